@@ -1,0 +1,1 @@
+"""Treadle trains language-model agents by reinforcement learning on what they do."""

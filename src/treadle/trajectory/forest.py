@@ -1,0 +1,218 @@
+"""The forest: columns over any number of groups, parent before child.
+
+Built from groups by `Forest.of`, which leaves out every segment that only failed or unscored rollouts pass through:
+a rule never sees them, so they cannot vote in a baseline, enter a loss or weigh in a denominator (invariant 5).
+
+A row is a segment. Credit counts *rollouts*, *forks* or *state keys*, never rows (invariant 4): a rollout's end in
+time is the row where `leaf` is true, and everything a rule averages is averaged over leaves or over time children.
+Because a row may end several rollouts that share all of it (a fork that added nothing), `leaves[i]` counts them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treadle.trajectory.group import Group, Rollout
+from treadle.trajectory.segment import Author, Segment
+
+Column = NDArray[np.float64]
+Index = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Forest:
+    """Columns of N segments. Every array has length N unless it says otherwise."""
+
+    segments: tuple[Segment, ...]
+    rollouts: tuple[Rollout, ...]
+    """The R rollouts that train, in the order of `rollout_leaf`."""
+    parent: Index
+    """Context predecessor's row, -1 for roots."""
+    after: Index
+    """Time predecessor's row, -1 for roots."""
+    group: Index
+    """Dense group number 0..G-1, in the order given to `of`."""
+    length: Index
+    """Tokens of the segment."""
+    action: Mask
+    """Written by the policy or a demonstrator."""
+    policy: Mask
+    """Sampled by the policy."""
+    reward: Column
+    """Sum of the training rewards put on this action; 0 on every other row."""
+    turn: Index
+    rollout_leaf: Index
+    """[R] row where each rollout ends in time."""
+    group_ids: tuple[str, ...]
+    """[G] ids of the groups."""
+
+    @classmethod
+    def of(cls, groups: Sequence[Group]) -> Forest:
+        """Columns over the valid rollouts of these groups."""
+        segments: list[Segment] = []
+        rollouts: list[Rollout] = []
+        numbers: list[int] = []
+        rewards: dict[str, float] = {}
+        for number, group in enumerate(groups):
+            valid = group.valid
+            chosen = {r.id for r in valid}
+            needed = _closure(group, [leaf for r in valid for leaf in r.leaves])
+            kept = [s for s in group.segments.values() if s.id in needed]
+            segments += kept
+            numbers += [number] * len(kept)
+            rollouts += valid
+            for record in group.records:
+                if record.train and record.rollout in chosen:
+                    rewards[record.segment] = rewards.get(record.segment, 0.0) + record.value
+        row = {s.id: i for i, s in enumerate(segments)}
+        assert len(row) == len(segments), "segment ids must be unique"
+        return cls(
+            segments=tuple(segments),
+            rollouts=tuple(rollouts),
+            parent=np.array([row[s.parent] if s.parent else -1 for s in segments], dtype=np.int64),
+            after=np.array([row[s.after] if s.after else -1 for s in segments], dtype=np.int64),
+            group=np.array(numbers, dtype=np.int64),
+            length=np.array([len(s) for s in segments], dtype=np.int64),
+            action=np.array([s.is_action for s in segments], dtype=bool),
+            policy=np.array([s.author is Author.POLICY for s in segments], dtype=bool),
+            reward=np.array([rewards.get(s.id, 0.0) for s in segments], dtype=np.float64),
+            turn=np.array([s.turn for s in segments], dtype=np.int64),
+            rollout_leaf=np.array([row[r.leaves[-1]] for r in rollouts], dtype=np.int64),
+            group_ids=tuple(g.key.id for g in groups),
+        )
+
+    def __len__(self) -> int:
+        return len(self.segments)
+
+    # -- leaves ------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def leaves(self) -> Column:
+        """How many rollouts end at each row."""
+        return np.bincount(self.rollout_leaf, minlength=len(self)).astype(np.float64)
+
+    @property
+    def leaf(self) -> Mask:
+        """Rows where at least one rollout ends in time."""
+        return self.leaves > 0
+
+    @cached_property
+    def rollout_group(self) -> Index:
+        """[R] group number of each rollout."""
+        return self.group[self.rollout_leaf]
+
+    @cached_property
+    def returns(self) -> Column:
+        """[R] total reward of each rollout: the sum over its actions in time."""
+        return self.down(self.reward)[self.rollout_leaf]
+
+    # -- scans over time ---------------------------------------------------------------------------------------
+
+    def up(self, x: Column) -> Column:
+        """Sum of x over each row's subtree in time, itself included."""
+        out = np.array(x, dtype=np.float64)
+        for i in range(len(self) - 1, -1, -1):
+            if self.after[i] >= 0:
+                out[self.after[i]] += out[i]
+        return out
+
+    def down(self, x: Column) -> Column:
+        """Sum of x from the root down to each row, itself included."""
+        out = np.array(x, dtype=np.float64)
+        for i in range(len(self)):
+            if self.after[i] >= 0:
+                out[i] += out[self.after[i]]
+        return out
+
+    @cached_property
+    def children(self) -> Column:
+        """How many time successors each row has; rollouts that end at a row count as one each."""
+        inner = self.after[self.after >= 0]
+        return np.bincount(inner, minlength=len(self)).astype(np.float64) + self.leaves
+
+    def at_leaves(self, per_rollout: Column) -> Column:
+        """Sum of a per-rollout column [R] at the rows where the rollouts end."""
+        return np.bincount(self.rollout_leaf, weights=per_rollout, minlength=len(self)).astype(np.float64)
+
+    def leaf_mean(self, per_rollout: Column) -> Column:
+        """Mean of a per-rollout column [R] over the rollouts through each row."""
+        return self.up(self.at_leaves(per_rollout)) / self.up(self.leaves)
+
+    def child_mean(self, per_rollout: Column) -> Column:
+        """Value of each row as the mean of its children's values; a rollout's own value where it ends."""
+        out = self.at_leaves(per_rollout)
+        for i in range(len(self) - 1, -1, -1):
+            out[i] /= self.children[i]
+            if self.after[i] >= 0:
+                out[self.after[i]] += out[i]
+        return out
+
+    @cached_property
+    def descent(self) -> Column:
+        """Probability that a uniform random walk in time from the group reaches the row."""
+        roots = self.after < 0
+        per_group = np.bincount(self.group[roots], minlength=len(self.group_ids))
+        out = np.where(roots, 1.0 / np.maximum(per_group[self.group], 1), 0.0)
+        for i in range(len(self)):
+            if self.after[i] >= 0:
+                out[i] = out[self.after[i]] / self.children[self.after[i]]
+        return out
+
+    def prev(self, x: Column, *, at_root: float = 0.0) -> Column:
+        """The time predecessor's value; `at_root` for rows without one."""
+        return np.where(self.after >= 0, np.asarray(x, dtype=np.float64)[self.after], at_root)
+
+    def togo(self, gamma: float = 1.0) -> Column:
+        """Reward to go from each row on, discounted once per action, mean over time children."""
+        out = np.zeros(len(self))
+        for i in range(len(self) - 1, -1, -1):
+            rest = out[i] / max(self.children[i], 1.0)
+            out[i] = self.reward[i] + (gamma * rest if self.action[i] else rest)
+            if self.after[i] >= 0:
+                out[self.after[i]] += out[i]
+        return out
+
+    @cached_property
+    def rollout_tokens(self) -> Index:
+        """[R] action tokens of each rollout, over all its contexts."""
+        tokens = np.where(self.action, self.length, 0).astype(np.float64)
+        return self.down(tokens)[self.rollout_leaf].astype(np.int64)
+
+
+def center(
+    x: Column, key: Index, *, std: bool = False, loo: bool = False, eps: float = 1e-6
+) -> Column:
+    """x minus the mean of its key's entries, divided by (std + eps) if asked; 0 for a key with one entry.
+
+    `std` divides by the sample standard deviation (ddof 1); `loo` takes the mean of the *other* entries.
+    """
+    out = np.zeros(len(x), dtype=np.float64)
+    for k in np.unique(key):
+        rows = np.flatnonzero(key == k)
+        values = np.asarray(x, dtype=np.float64)[rows]
+        m = len(rows)
+        if m < 2:
+            continue
+        baseline = (values.sum() - values) / (m - 1) if loo else values.mean()
+        out[rows] = (values - baseline) / (values.std(ddof=1) + eps if std else 1.0)
+    return out
+
+
+def _closure(group: Group, leaves: list[str]) -> set[str]:
+    """All segments that these leaves depend on, in context or in time."""
+    needed: set[str] = set()
+    stack = list(leaves)
+    while stack:
+        at = stack.pop()
+        if at in needed:
+            continue
+        needed.add(at)
+        segment = group.segments[at]
+        stack += [p for p in (segment.parent, segment.after) if p is not None]
+    return needed

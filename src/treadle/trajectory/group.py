@@ -1,0 +1,268 @@
+"""Groups while they grow: one admission ticket, its shared prompt, its rollouts.
+
+`Group` is the only door through which segments and rewards enter the forest, so the invariants are held here:
+parents come before children, a rollout that ended takes nothing more, a reward that the world attaches to an
+observation moves to the action before it, and the prompt of a group is stored once, not once per rollout.
+
+Every append is told to `sink` (the store) in the order of appending: whatever prefix of that order survives a crash
+is a forest without orphans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+
+from treadle.core.outcome import Outcome
+from treadle.core.ports import Completion, Ids
+from treadle.trajectory.segment import Author, Segment, Span, Why
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupKey:
+    """What makes a group: one (task, env seed) admitted once."""
+
+    id: str
+    ticket: int
+    """Admission number, counted from 0 over the whole run."""
+    task: str
+    """Task id."""
+    family: str
+    """Task family, for estimates and reports; empty when the task has none."""
+    split: str
+    """`train` or `heldout`."""
+    admitted_version: int
+    """Policy version at admission."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardRecord:
+    """One reward on one action. Append-only; known later than the tokens."""
+
+    rollout: str
+    segment: str
+    name: str
+    """Name of the reward part, such as `correct`."""
+    value: float
+    train: bool = True
+    """False for parts that are reported but not summed into the rollout's reward."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """One play of one task, as far as it got."""
+
+    id: str
+    group: str
+    index: int
+    """Place in the group, 0..n-1."""
+    attempt: int = 0
+    leaves: tuple[str, ...] = ()
+    """Last segment of each context, in time order; the last one is the rollout's end in time."""
+    outcome: Outcome | None = None
+    """None while it runs."""
+    reward: float | None = None
+    """Sum of the parts that train; None means not scored, which is not 0."""
+    rewards: Mapping[str, float] = field(default_factory=dict)
+    """All reward parts by name."""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """Seconds spent per stage: generate, env, score, wait."""
+
+    @property
+    def trains(self) -> bool:
+        """Whether it may vote in a baseline and enter the loss (invariant 5)."""
+        return self.outcome is not None and self.outcome.trains and self.reward is not None
+
+
+class Sink(Protocol):
+    """Where appends go. Must not block and must keep the order."""
+
+    def segment(self, segment: Segment) -> None:
+        """Take one segment."""
+
+    def reward(self, record: RewardRecord) -> None:
+        """Take one reward record."""
+
+    def rollout(self, rollout: Rollout) -> None:
+        """Take the newest state of a rollout."""
+
+    def group(self, key: GroupKey) -> None:
+        """Take a new group."""
+
+
+class NoSink:
+    """Keeps nothing."""
+
+    def segment(self, segment: Segment) -> None:
+        """Take one segment."""
+
+    def reward(self, record: RewardRecord) -> None:
+        """Take one reward record."""
+
+    def rollout(self, rollout: Rollout) -> None:
+        """Take the newest state of a rollout."""
+
+    def group(self, key: GroupKey) -> None:
+        """Take a new group."""
+
+
+class Group:
+    """A growing group. Not thread-safe: the controller's event loop owns it."""
+
+    def __init__(self, key: GroupKey, *, sink: Sink | None = None) -> None:
+        self.key = key
+        self.segments: dict[str, Segment] = {}
+        self.rollouts: dict[str, Rollout] = {}
+        self.records: list[RewardRecord] = []
+        self._sink: Sink = sink or NoSink()
+        self._sink.group(key)
+
+    # -- growing -----------------------------------------------------------------------------------------------
+
+    def prompt(self, ids: Ids) -> Segment:
+        """The shared prompt, stored once; a second call with the same ids returns the same segment."""
+        for segment in self.segments.values():
+            if segment.rollout is None and np.array_equal(segment.ids, ids):
+                return segment
+        return self._append(
+            Segment(
+                id=self._next_id(), group=self.key.id, rollout=None, author=Author.ENV, ids=ids,
+                parent=None, after=None, why=Why.PROMPT,
+            )
+        )
+
+    def begin(self, index: int, *, attempt: int = 0) -> Rollout:
+        """Start a rollout; attempts of one index are different rollouts."""
+        rollout = Rollout(id=f"{self.key.id}.{index}.{attempt}", group=self.key.id, index=index, attempt=attempt)
+        if rollout.id in self.rollouts:
+            raise ValueError(f"rollout {rollout.id} was begun before")
+        return self._put(rollout)
+
+    def sampled(
+        self, rollout: str, completion: Completion, *, after: Segment, turn: int,
+        spans: tuple[Span, ...] = (), state_key: str | None = None,
+    ) -> Segment:
+        """Append what the policy sampled, exactly as sampled."""
+        return self._extend(
+            rollout, after, Author.POLICY, completion.ids, turn=turn, logprobs=completion.logprobs,
+            entropy=completion.entropy, versions=completion.versions, kv_version=completion.kv_version,
+            spans=spans, state_key=state_key,
+        )
+
+    def demonstrated(
+        self, rollout: str, ids: Ids, *, after: Segment, turn: int, spans: tuple[Span, ...] = ()
+    ) -> Segment:
+        """Append an action that a demonstrator wrote."""
+        return self._extend(rollout, after, Author.DEMO, ids, turn=turn, spans=spans)
+
+    def observed(
+        self, rollout: str, ids: Ids, *, after: Segment, turn: int, why: Why = Why.TURN,
+        parent: Segment | None = None, tier: str = "real",
+    ) -> Segment:
+        """Append what the world answered. `parent` differs from `after` only at a context break."""
+        return self._extend(rollout, after, Author.ENV, ids, turn=turn, why=why, parent=parent, tier=tier)
+
+    def pay(
+        self, rollout: str, name: str, value: float, *, on: Segment | None = None, train: bool = True
+    ) -> RewardRecord:
+        """Put a reward on an action. On an observation it moves to the action before it; default: the last action.
+
+        Raises ValueError when no action precedes.
+        """
+        place: Segment | None = on if on is not None else self._end(rollout)
+        while place is not None and not place.is_action:
+            place = self.segments[place.after] if place.after is not None else None
+        if place is None:
+            raise ValueError(f"rollout {rollout}: reward {name}={value} has no action before it")
+        record = RewardRecord(rollout=rollout, segment=place.id, name=name, value=float(value), train=train)
+        self.records.append(record)
+        self._sink.reward(record)
+        return record
+
+    def end(
+        self, rollout: str, outcome: Outcome, *, seconds: Mapping[str, float] | None = None, scored: bool = True
+    ) -> Rollout:
+        """Close a rollout. Its reward is the sum of its parts; None when the outcome is not scored."""
+        held = self.rollouts[rollout]
+        if held.outcome is not None:
+            raise ValueError(f"rollout {rollout} ended before, as {held.outcome.status}")
+        parts: dict[str, float] = {}
+        total = 0.0
+        for record in self.records:
+            if record.rollout == rollout:
+                parts[record.name] = parts.get(record.name, 0.0) + record.value
+                total += record.value if record.train else 0.0
+        counted = scored and outcome.scored
+        return self._put(
+            replace(
+                held, outcome=outcome, reward=total if counted else None,
+                rewards=parts if counted else {}, seconds=dict(seconds or {}),
+            )
+        )
+
+    # -- reading -----------------------------------------------------------------------------------------------
+
+    @property
+    def valid(self) -> list[Rollout]:
+        """Rollouts that may train, by index."""
+        return sorted((r for r in self.rollouts.values() if r.trains), key=lambda r: (r.index, r.attempt))
+
+    def path(self, leaf: str) -> list[Segment]:
+        """Context path root .. leaf."""
+        out: list[Segment] = []
+        at: str | None = leaf
+        while at is not None:
+            out.append(self.segments[at])
+            at = self.segments[at].parent
+        return out[::-1]
+
+    def context_ids(self, leaf: str) -> Ids:
+        """Exactly the ids that the model saw up to and including `leaf` (invariant 1)."""
+        return np.concatenate([segment.ids for segment in self.path(leaf)])
+
+    @property
+    def oldest_version(self) -> int | None:
+        """Oldest version among everything that would train; None when nothing was sampled."""
+        chosen = {r.id for r in self.valid}
+        found = [s.oldest_version for s in self.segments.values() if s.rollout in chosen]
+        return min((v for v in found if v is not None), default=None)
+
+    # -- inside ------------------------------------------------------------------------------------------------
+
+    def _next_id(self) -> str:
+        return f"{self.key.id}:{len(self.segments):05d}"
+
+    def _end(self, rollout: str) -> Segment | None:
+        leaves = self.rollouts[rollout].leaves
+        return self.segments[leaves[-1]] if leaves else None
+
+    def _extend(self, rollout: str, after: Segment, author: Author, ids: Ids, **columns: object) -> Segment:
+        held = self.rollouts[rollout]
+        if held.outcome is not None:
+            raise ValueError(f"rollout {rollout} ended as {held.outcome.status} and takes no more segments")
+        parent = columns.pop("parent", None) or after
+        assert isinstance(parent, Segment)
+        for name, segment in (("after", after), ("parent", parent)):
+            if self.segments.get(segment.id) is not segment:
+                raise ValueError(f"rollout {rollout}: {name}={segment.id} is not a segment of group {self.key.id}")
+        made = Segment(
+            id=self._next_id(), group=self.key.id, rollout=rollout, author=author, ids=ids,
+            parent=parent.id, after=after.id, **columns,  # type: ignore[arg-type]
+        )
+        self._append(made)
+        kept = held.leaves if made.why.breaks else held.leaves[:-1]
+        self._put(replace(held, leaves=(*kept, made.id)))
+        return made
+
+    def _append(self, segment: Segment) -> Segment:
+        self.segments[segment.id] = segment
+        self._sink.segment(segment)
+        return segment
+
+    def _put(self, rollout: Rollout) -> Rollout:
+        self.rollouts[rollout.id] = rollout
+        self._sink.rollout(rollout)
+        return rollout
