@@ -1,0 +1,53 @@
+"""Floor 4: generate -> evaluate -> update. One asyncio controller, three pumps, one ledger, one watchdog.
+
+    generate pump   takes a permit, turns a ticket into n rollouts, scores them while their envs are open
+    evaluate pump   takes generated groups, runs the filters on the raw reward: ready | dropped(reason)
+    update pump     takes the next B tickets in order, trains what is ready, version + 1, loads, gives permits back
+
+Environment work and generation run on the event loop; everything that blocks (the optimiser step, saving) runs in one
+thread of its own, so the three overlap when `lag` allows it.
+
+Events
+------
+Everything that a reader of a run may want to know is told through `core.events`. Numbers are per event; `_s` is
+seconds, `_share` is 0..1. A key is left out, or None, where there is nothing to say.
+
+    run.started         run, seed, updates, groups_per_update, group_size, lag, max_staleness,
+                        coldstart_updates, evaluations
+    stage.started       stage ("evaluation" | "demonstrations" | "coldstart" | "rl"), label, total (units of progress)
+    stage.done          stage, label, seconds_s
+
+    evaluation.progress label, done, total, solved
+    evaluation.done     label ("untouched", "coldstart", "update-10", "final" ...), version, update, solved, total,
+                        unscored (infra, env or grader failures: in neither count), solved_share, low_share, high_share
+                        (95 % Wilson), reward_mean, tokens, seconds_s, temperature, and for every level and family
+                        level.NAME.solved, level.NAME.total, family.NAME.solved, family.NAME.total
+    coldstart.demos     tried, kept, wrong, failed, families, tokens, seconds_s
+    coldstart.update    update (1..updates), updates, epoch, version, loss, grad_norm, lr, tokens_trained, seconds_s,
+                        skipped (True when the gradient was not finite)
+
+    group.admitted      group, ticket, task, family, level, version, outstanding, permits
+    rollout.done        group, rollout, index, attempt, task, family, level, split, status, origin, type, message,
+                        reward, turns, tokens (sampled), context_tokens, generate_s, env_s, score_s, wait_s,
+                        retried (True when another attempt follows)
+    group.ready         group, ticket, task, family, level, rollouts, valid, reward_mean, solved_share, tokens, seconds_s
+    group.dropped       the same keys and reason ("zero_variance" | "singleton" | "min_valid" | "failed" | "stale"
+                        | "cancelled")
+    group.trained       group, ticket, version (the one it made), staleness
+
+    update.started      update (1..updates), version (before), groups, tickets
+    update.done         update, updates, version (after), groups, dropped, rollouts, reward_mean, reward_std,
+                        solved_share (rollouts whose main part reached the bar, dropped groups included),
+                        loss, grad_norm, lr, tokens_trained, tokens_generated, tokens_per_s (generated),
+                        staleness (worst trained token), staleness_mean, turns_mean, tokens_mean (sampled per rollout),
+                        failed (rollouts that ended in error), retries, truncated_share, update_s (in the learner),
+                        seconds_s (since the last update.done), eta_s (seconds to the last update, at this pace),
+                        regime ("generate" | "env" | "score" | "update": the busiest stage),
+                        generate_idle_share, env_idle_share, score_idle_share, update_idle_share,
+                        skipped (True when the gradient was not finite), and stat.NAME for what the loss reports
+    update.skipped      update, updates, version, dropped, solved_share, reward_mean, reason ("empty")
+    checkpoint.saved    update, version, path, seconds_s
+    wait.expired        what (who waits for what), waited_s, action
+    run.stopping        update, reason
+    run.done            reason ("done" | "interrupted"), updates, version, seconds_s
+"""
