@@ -1,0 +1,112 @@
+"""Credit: from a forest to three numbers per segment.
+
+A credit rule is a pure function `Forest -> PathCredit | NodeCredit`. Both collapse to the same three columns,
+
+    A+ = sum_p w_p max(A_p, 0)      A- = sum_p w_p min(A_p, 0)      mass = sum_p w_p
+
+over the rollouts p that run through a segment, `w_p` being the aggregation's weight of a rollout. A loss that is
+positively homogeneous in the advantage for each sign (PPO clip, dual clip, any per-token importance weight) needs
+nothing else, so one packed pass over a tree is exactly the sum over all its paths.
+
+Rules scan time, never context, and count rollouts, never rows: splitting an observation, adding a context break or
+cutting an action in two changes no number (invariants 3 and 4). Rollouts that do not train are not in the forest
+(invariant 5). Rows that no policy and no demonstrator wrote collapse to 0 (invariant 2).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Protocol
+
+import numpy as np
+
+from treadle.algorithms.aggregation import Aggregation
+from treadle.trajectory.forest import Column, Forest
+
+Scope = Literal["group", "batch"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Collapsed:
+    """Three columns of a forest, float64[N]; 0 on every row that is not an action."""
+
+    pos: Column
+    """A+: weighted sum of the positive advantages of the rollouts through the row, >= 0."""
+    neg: Column
+    """A-: weighted sum of the negative advantages, <= 0."""
+    mass: Column
+    """Weighted number of rollouts that train through the row, >= 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PathCredit:
+    """One advantage per rollout: flat algorithms, exact on a tree."""
+
+    advantage: Column
+    """[R] in the order of `forest.rollouts`."""
+
+    def collapse(self, forest: Forest, weight: Column) -> Collapsed:
+        """Sums over the rollouts through each row; `weight` is [R], >= 0."""
+        _expect("advantage", self.advantage, len(forest.rollouts))
+        _expect("weight", weight, len(forest.rollouts))
+
+        def through(per_rollout: Column) -> Column:
+            return np.where(forest.action, forest.up(forest.at_leaves(per_rollout)), 0.0)
+
+        return Collapsed(
+            pos=through(weight * np.maximum(self.advantage, 0.0)),
+            neg=through(weight * np.minimum(self.advantage, 0.0)),
+            mass=through(weight),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class NodeCredit:
+    """One advantage per segment: step, turn and tree algorithms."""
+
+    advantage: Column
+    """[N]; values on rows that are not actions are ignored."""
+    weight: Column | None = None
+    """[N] how much each segment counts, >= 0; None trains every action once, whoever shares it."""
+
+    def collapse(self, forest: Forest, weight: Column) -> Collapsed:
+        """The segment's own weight times the mean of `weight` [R] over the rollouts through it."""
+        _expect("advantage", self.advantage, len(forest))
+        _expect("weight", weight, len(forest.rollouts))
+        own = np.ones(len(forest)) if self.weight is None else self.weight
+        _expect("node weight", own, len(forest))
+        mass = np.where(forest.action, own * forest.leaf_mean(weight), 0.0)
+        return Collapsed(
+            pos=mass * np.maximum(self.advantage, 0.0), neg=mass * np.minimum(self.advantage, 0.0), mass=mass
+        )
+
+
+class CreditRule(Protocol):
+    """A pure function of a forest.
+
+    A rule raises ValueError for a forest that it cannot judge (a missing column); it never drops rollouts itself.
+    """
+
+    name: ClassVar[str]
+    """Registry name."""
+    needs: ClassVar[frozenset[str]]
+    """Columns that must be annotated before (`value`, `ref`, `answer_prob`); empty when rewards are enough."""
+    scope: ClassVar[Scope]
+    """`batch` when a number depends on other groups of the same update: such a rule cannot be streamed."""
+    min_rollouts: ClassVar[int]
+    """A group with fewer valid rollouts carries no signal and is dropped, reason `singleton`."""
+
+    def __call__(self, forest: Forest) -> PathCredit | NodeCredit:
+        """Credit of every rollout or segment."""
+        ...
+
+
+def assign(forest: Forest, rule: CreditRule, aggregation: Aggregation) -> tuple[Collapsed, float]:
+    """Run a rule and an aggregation over the forest of one whole update: collapsed columns and the denominator."""
+    weight, denominator = aggregation.weights(forest)
+    return rule(forest).collapse(forest, weight), denominator
+
+
+def _expect(what: str, column: Column, length: int) -> None:
+    if column.shape != (length,):
+        raise ValueError(f"{what}: got shape {column.shape}, expected ({length},)")
