@@ -1,0 +1,75 @@
+"""Settings of the learner, and the learning rate they give to each update."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from treadle.core.errors import ConfigError
+
+SCHEDULES = ("constant", "linear", "cosine")
+ATTENTION = ("node", "sdpa")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnerConfig:
+    """Optimiser, schedule and memory. Raises ConfigError for values that make no sense together."""
+
+    lr: float = 1e-5
+    """Peak learning rate of AdamW."""
+    warmup_updates: int = 0
+    """Updates in which the rate rises linearly to `lr`."""
+    schedule: str = "constant"
+    """After the warm-up: `constant`, or `linear` or `cosine` down to 0 at `total_updates`."""
+    total_updates: int | None = None
+    """Length of the schedule; needed by `linear` and `cosine`, ignored by `constant`."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    """Decoupled; on matrices only, never on norms and biases."""
+    max_grad_norm: float | None = 1.0
+    """The gradient is scaled down to this norm; None never scales."""
+    tokens_per_pack: int = 4096
+    """Most tokens of one forward and backward: activations grow with it, a longer single path is still taken."""
+    attention: str = "node"
+    """`node` (one call per node of the tree) or `sdpa` (one call with a dense mask)."""
+    temperature: float = 1.0
+    """The sampling temperature that the behaviour log-probs were recorded at: logits are divided by it."""
+    head_rows: int = 512
+    """Loss edges whose logits are held at once: memory is head_rows x vocabulary."""
+    gate_timeout_s: float = 120.0
+    """How long a step waits for running forwards of the engine."""
+
+    def __post_init__(self) -> None:
+        self._at_least_one("total_updates", self.total_updates)
+        self._at_least_one("tokens_per_pack", self.tokens_per_pack)
+        self._at_least_one("head_rows", self.head_rows)
+        for key, value in (
+            ("lr", self.lr), ("eps", self.eps), ("temperature", self.temperature),
+            ("max_grad_norm", self.max_grad_norm), ("gate_timeout_s", self.gate_timeout_s),
+        ):
+            if value is not None and not value > 0:
+                raise ConfigError(f"learner.{key}: got {value}, expected > 0")
+        for key, value in (("weight_decay", self.weight_decay), ("warmup_updates", self.warmup_updates)):
+            if value < 0:
+                raise ConfigError(f"learner.{key}: got {value}, expected >= 0")
+        if self.schedule not in SCHEDULES:
+            raise ConfigError(f"learner.schedule: got {self.schedule!r}, expected one of {', '.join(SCHEDULES)}")
+        if self.attention not in ATTENTION:
+            raise ConfigError(f"learner.attention: got {self.attention!r}, expected one of {', '.join(ATTENTION)}")
+        if self.schedule != "constant" and self.total_updates is None:
+            raise ConfigError(f"learner.total_updates: got None, expected a number for schedule {self.schedule!r}")
+
+    def rate(self, update: int) -> float:
+        """Learning rate of update number `update`, counted from 0."""
+        if update < self.warmup_updates:
+            return self.lr * (update + 1) / self.warmup_updates
+        if self.schedule == "constant" or self.total_updates is None:
+            return self.lr
+        span = max(self.total_updates - self.warmup_updates, 1)
+        done = min((update - self.warmup_updates) / span, 1.0)
+        return self.lr * (1 - done if self.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2)
+
+    def _at_least_one(self, key: str, value: int | None) -> None:
+        if value is not None and value < 1:
+            raise ConfigError(f"learner.{key}: got {value}, expected >= 1")

@@ -1,0 +1,124 @@
+"""The output head on loss edges: log-probs, loss and gradients without ever holding all logits.
+
+The logits of E edges over a vocabulary of V would be the largest tensor of an update by far. A loss is a sum over
+edges, so nothing needs them all at once: a run of rows goes through the head, its log-probs give the loss and the
+loss's gradient, and the same buffer becomes the gradient of the logits, in place. Per run there are three matrix
+products (logits, gradient of the states, gradient of the weight) and nothing is computed twice.
+
+A plain linear head, which is what nearly every model has, takes this path; whether a head is one is tried at the
+start, not assumed. Any other head (bias, scaling, soft-cap) goes through autograd, run by run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from treadle.algorithms.losses import Loss, LossTerms
+from treadle.models.policy import Policy
+
+CACHED_ROWS = 32
+"""Rows whose logits are worked on together after the product: few enough to stay in a processor's cache."""
+
+
+class Head:
+    """The policy's output head, as the learner uses it."""
+
+    def __init__(self, policy: Policy, *, rows: int, temperature: float) -> None:
+        self._policy = policy
+        self._rows = rows
+        self._temperature = temperature
+        self._weight = _linear_weight(policy)
+
+    def logprobs(self, states: Tensor, targets: Tensor) -> Tensor:
+        """log p(target) per edge, [E], without gradients. states [E, hidden], targets long[E]."""
+        with torch.no_grad():
+            parts = [self._plain(states[a:b], targets[a:b]) for a, b in _runs(len(targets), self._rows)]
+        return torch.cat(parts) if parts else states.new_zeros(0)
+
+    def backward(self, states: Tensor, targets: Tensor, terms: LossTerms, loss: Loss) -> tuple[Tensor, Tensor, Tensor]:
+        """Adds the head's weight gradient; returns loss (scalar), gradient of the states [E, hidden], log-probs [E]."""
+        grad = torch.empty_like(states)
+        logp = states.new_empty(len(targets))
+        total = states.new_zeros(())
+        step = self._by_autograd if self._weight is None else self._in_place
+        for a, b in _runs(len(targets), self._rows):
+            value, grad[a:b], logp[a:b] = step(states[a:b], targets[a:b], terms.part(a, b), loss)
+            total += value
+        return total, grad, logp
+
+    def _plain(self, states: Tensor, targets: Tensor) -> Tensor:
+        logits = self._policy.logits(states) / self._temperature
+        return _gather(logits, targets)
+
+    def _by_autograd(
+        self, states: Tensor, targets: Tensor, terms: LossTerms, loss: Loss
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        leaf = states.detach().requires_grad_()
+        logp = _gather(self._policy.logits(leaf) / self._temperature, targets)
+        value = loss(logp, terms)
+        value.backward()  # type: ignore[no-untyped-call]
+        assert leaf.grad is not None
+        return value.detach(), leaf.grad, logp.detach()
+
+    @torch.no_grad()
+    def _in_place(
+        self, states: Tensor, targets: Tensor, terms: LossTerms, loss: Loss
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        weight = self._weight
+        assert weight is not None
+        logits = states @ weight.T  # [e, V]
+        logp = states.new_empty(len(targets))
+        total = states.new_zeros(())
+        for a, b in _runs(len(targets), CACHED_ROWS):
+            block, target = logits[a:b], targets[a:b, None]
+            if self._temperature != 1:
+                block /= self._temperature
+            top = block.amax(1, keepdim=True)
+            chosen = block.gather(1, target) - top
+            block.sub_(top).exp_()
+            mass = block.sum(1, keepdim=True)
+            logp[a:b] = (chosen - mass.log())[:, 0]
+            value, slope = _slope(loss, logp[a:b], terms.part(a, b))
+            total += value
+            slope = slope[:, None] / self._temperature
+            block.mul_(-slope / mass)
+            block.scatter_add_(1, target, slope)
+        if weight.grad is None:
+            weight.grad = torch.zeros_like(weight)
+        weight.grad.addmm_(logits.T, states)
+        return total, logits @ weight, logp
+
+
+def _slope(loss: Loss, logp: Tensor, terms: LossTerms) -> tuple[Tensor, Tensor]:
+    """The loss of these edges and its derivative by each log-prob."""
+    with torch.enable_grad():
+        leaf = logp.detach().requires_grad_()
+        value = loss(leaf, terms)
+        (slope,) = torch.autograd.grad(value, leaf)
+    return value.detach(), slope
+
+
+def _gather(logits: Tensor, targets: Tensor) -> Tensor:
+    chosen = logits.gather(1, targets[:, None])[:, 0]
+    return chosen - torch.logsumexp(logits, dim=1)
+
+
+def _runs(count: int, size: int) -> Iterator[tuple[int, int]]:
+    return ((a, min(a + size, count)) for a in range(0, count, size))
+
+
+def _linear_weight(policy: Policy) -> Tensor | None:
+    """The head's weight [V, hidden] when `policy.logits` is nothing but a product with it; else None."""
+    weight = getattr(policy.module.get_output_embeddings(), "weight", None)
+    if not isinstance(weight, torch.nn.Parameter) or weight.dtype not in (torch.float32, torch.float64):
+        return None
+    if weight.ndim != 2 or weight.shape[1] != policy.dims.hidden:
+        return None
+    with torch.no_grad():
+        probe = torch.linspace(-3, 3, 2 * policy.dims.hidden, device=weight.device, dtype=weight.dtype)
+        states = probe.view(2, -1).sin() * 4
+        same = torch.allclose(policy.logits(states), states @ weight.T, rtol=1e-4, atol=1e-4)
+    return weight if same else None

@@ -1,0 +1,185 @@
+"""The learner: packs in, one optimiser step out. Blind to algorithms, blocking, owned by one thread at a time.
+
+An update walks its packs one after the other: forward over the packed tokens, head and loss on the loss edges,
+backward. Gradients add up in the parameters; the denominator stands in the terms and is the same for all packs, so the
+partition changes nothing (invariant 11). Then the gradient is clipped and AdamW steps.
+
+The engine reads the same tensors all the while. They change in one place only: the step and the version bump, under
+`policy.gate.write`. A gradient that is not finite is dropped, the weights stay as they are, and the report says so.
+Callers run `update` in a thread; between two packs `between` is called, and what it raises ends the update unpaid.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from treadle.algorithms.credit import Collapsed
+from treadle.algorithms.losses import Loss
+from treadle.core.clock import SystemClock
+from treadle.core.ports import Clock, Floats, WeightRef
+from treadle.learner import checkpoint
+from treadle.learner.config import LearnerConfig
+from treadle.learner.head import Head
+from treadle.learner.pack import PackedBatch, pack
+from treadle.learner.plan import PLANS
+from treadle.models.policy import Policy
+from treadle.trajectory.forest import Forest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateReport:
+    """What one update did."""
+
+    version: int
+    """Policy version after it."""
+    loss: float
+    grad_norm: float
+    """Before clipping."""
+    lr: float
+    tokens_trained: int
+    """Loss edges."""
+    tokens_forward: int
+    """Tokens that went through the model, replicated context included."""
+    packs: int
+    seconds: float
+    skipped: str = ""
+    """Why the weights did not change; empty when they did."""
+    stats: dict[str, float] = field(default_factory=dict)
+    """Means over loss edges, by name, as the loss reports them."""
+
+
+class Learner:
+    """Trains a policy in place."""
+
+    def __init__(self, policy: Policy, config: LearnerConfig, *, clock: Clock | None = None) -> None:
+        self.policy = policy
+        self.config = config
+        self.updates = 0
+        """Updates done, skipped ones included: the clock of the schedule."""
+        self._clock: Clock = clock or SystemClock()
+        self._parameters = [p for p in policy.module.parameters() if p.requires_grad]
+        self._device: torch.device = self._parameters[0].device
+        self._head = Head(policy, rows=config.head_rows, temperature=config.temperature)
+        self.optimiser = _adamw(self._parameters, config)
+
+    def update(
+        self, packs: Sequence[PackedBatch], loss: Loss, *, between: Callable[[int, int], None] | None = None
+    ) -> UpdateReport:
+        """One optimiser step over all packs. `between(done, packs)` is called after every pack.
+
+        Raises ValueError when the loss needs behaviour log-probs that a pack lacks, DeadlineExceeded when the engine
+        does not let go of the weights.
+        """
+        started = self._clock.now()
+        _check(packs, loss)
+        total, sums = 0.0, dict[str, float]()
+        try:
+            for done, batch in enumerate(packs):
+                value, part = self.accumulate(batch, loss)
+                total += value
+                for key, number in part.items():
+                    sums[key] = sums.get(key, 0.0) + number
+                if between is not None:
+                    between(done + 1, len(packs))
+            edges = sum(batch.edges for batch in packs)
+            lr = self.config.rate(self.updates)
+            norm, skipped = self._step(lr, "" if edges else "nothing to train")
+        finally:
+            self._drop_gradients()
+        self.updates += 1
+        return UpdateReport(
+            version=self.policy.version, loss=total, grad_norm=norm, lr=lr, tokens_trained=edges,
+            tokens_forward=sum(batch.tokens for batch in packs), packs=len(packs), skipped=skipped,
+            seconds=self._clock.now() - started, stats={key: number / max(edges, 1) for key, number in sums.items()},
+        )
+
+    def accumulate(self, batch: PackedBatch, loss: Loss) -> tuple[float, dict[str, float]]:
+        """Forward and backward of one pack into the parameters' gradients: its loss, and the loss's report."""
+        if batch.edges == 0:
+            return 0.0, {}
+        states = self._forward(batch)  # [T, hidden]
+        src, targets = batch.src.to(self._device), batch.ids[batch.tgt].to(self._device)
+        terms = batch.terms.to(self._device, states.dtype)
+        value, grad, logp = self._head.backward(states.detach()[src], targets, terms, loss)
+        states.backward(torch.zeros_like(states).index_add_(0, src, grad))  # type: ignore[no-untyped-call]
+        return float(value), loss.report(logp, terms)
+
+    def logprobs(self, forest: Forest) -> dict[str, Floats]:
+        """log p of every action token under the weights of now, by segment id, float32[n].
+
+        The caller sees to it that the weights do not change meanwhile. NaN for a root's first token.
+        """
+        ones = np.where(forest.action, 1.0, 0.0)
+        packs = pack(
+            forest, Collapsed(pos=ones, neg=0 * ones, mass=ones), denominator=1.0,
+            budget_tokens=self.config.tokens_per_pack,
+        )
+        out = {s.id: np.full(len(s), np.nan, dtype=np.float32) for s in forest.segments if s.is_action}
+        for batch in packs:
+            with torch.no_grad():
+                states = self._forward(batch)[batch.src.to(self._device)]
+                logp = self._head.logprobs(states, batch.ids[batch.tgt].to(self._device)).float().cpu().numpy()
+            for row in np.unique(batch.row):
+                mine = batch.row == row
+                out[forest.segments[row].id][batch.offset[mine]] = logp[mine]
+        return out
+
+    def publish(self) -> WeightRef:
+        """Where the weights of now are: in the tensors that the engine shares."""
+        return WeightRef(version=self.policy.version)
+
+    def save(self, folder: str | Path) -> None:
+        """Write weights, optimiser and counters; `folder` is there whole or not at all. The caller does not update."""
+        checkpoint.save(Path(folder), self.policy, self.optimiser, updates=self.updates)
+
+    def restore(self, folder: str | Path) -> None:
+        """Continue from what `save` wrote. Raises StoreError when it does not fit this policy."""
+        self.updates = checkpoint.restore(
+            Path(folder), self.policy, self.optimiser, timeout_s=self.config.gate_timeout_s
+        )
+
+    def _forward(self, batch: PackedBatch) -> Tensor:
+        plan = PLANS[self.config.attention](batch, self._device)
+        return self.policy.hidden(batch.ids.to(self._device), batch.pos.to(self._device), plan)
+
+    def _step(self, lr: float, skipped: str) -> tuple[float, str]:
+        """Clip, then step and bump the version under the gate: gradient norm, and why nothing was done."""
+        if skipped:
+            return 0.0, skipped
+        bound = math.inf if self.config.max_grad_norm is None else self.config.max_grad_norm
+        norm = float(torch.nn.utils.clip_grad_norm_(self._parameters, bound))
+        if not math.isfinite(norm):
+            return norm, f"gradient norm is {norm}"
+        for group in self.optimiser.param_groups:
+            group["lr"] = lr
+        with self.policy.gate.write("learner.step", timeout_s=self.config.gate_timeout_s):
+            self.optimiser.step()
+            self.policy.version += 1
+        return norm, ""
+
+    def _drop_gradients(self) -> None:
+        for parameter in self._parameters:
+            if parameter.grad is not None:
+                parameter.grad.zero_()
+
+
+def _adamw(parameters: Sequence[Tensor], config: LearnerConfig) -> torch.optim.AdamW:
+    groups = [
+        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
+        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(
+        [g for g in groups if g["params"]], lr=config.lr, betas=config.betas, eps=config.eps, fused=True
+    )
+
+
+def _check(packs: Sequence[PackedBatch], loss: Loss) -> None:
+    if "old" in loss.needs and any(bool(batch.terms.old.isnan().any()) for batch in packs):
+        raise ValueError(f"loss {loss.name} needs behaviour log-probs; got tokens that no policy sampled (use nll)")

@@ -1,0 +1,208 @@
+"""Packing: a forest as flat tensors in which every shared prefix is computed once.
+
+Tokens lie in depth-first pre-order over *context*, so a segment's subtree is one contiguous range and one integer per
+token is the whole attention mask: q sees k <=> k <= q < end[k]. A token's position is its depth. A loss edge (src, tgt)
+says that the hidden state at src predicts the token at tgt: src is the last token of the parent for a segment's first
+token, else tgt - 1. A branch point stands in several edges, a token of the world in none.
+
+A forest over the token budget becomes several packs: a pack takes leaves in order until the union of their root-to-leaf
+paths would pass the budget. Ancestors are replicated as loss-free context; every edge is paid in exactly one pack, so
+losses and gradients add up exactly, whatever the budget. A single path over the budget gets a pack of its own.
+Segments without anything to train at or below them are left out.
+
+`nodes` is the same tree for per-node attention, with chains merged: a segment whose only child in the pack follows it
+forms one node with that child, so a plain rollout of many turns is one node below the prompt it shares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from treadle.algorithms.credit import Collapsed
+from treadle.algorithms.losses import LossTerms
+from treadle.trajectory.forest import Forest, Index
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A run of tokens with one context: a segment, or a chain of segments without forks between them."""
+
+    start: int
+    """First token in the pack."""
+    length: int
+    parent: int
+    """Index of the node before it in context; -1 for a root. Parents precede children."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PackedBatch:
+    """T tokens and E loss edges."""
+
+    ids: Tensor
+    """long[T]"""
+    pos: Tensor
+    """long[T] depth in tokens, counted from the context's root."""
+    end: Tensor
+    """long[T] end (exclusive) of the token's subtree: q sees k <=> k <= q < end[k]."""
+    src: Tensor
+    """long[E] token whose hidden state predicts ..."""
+    tgt: Tensor
+    """long[E] ... this token. Strictly increasing."""
+    terms: LossTerms
+    row: Index
+    """[E] forest row of the target's segment."""
+    offset: Index
+    """[E] place of the target within its segment."""
+    nodes: tuple[Node, ...]
+    """Together they cover 0 .. T, in order."""
+
+    @property
+    def tokens(self) -> int:
+        """T."""
+        return len(self.ids)
+
+    @property
+    def edges(self) -> int:
+        """E."""
+        return len(self.tgt)
+
+
+def pack(forest: Forest, collapsed: Collapsed, *, denominator: float, budget_tokens: int) -> list[PackedBatch]:
+    """Packs of at most `budget_tokens` tokens (a longer single path gets its own); none when nothing trains.
+
+    Raises ValueError for a budget below 1 or a denominator that is not positive.
+    """
+    if budget_tokens < 1:
+        raise ValueError(f"budget_tokens: got {budget_tokens}, expected >= 1")
+    if not denominator > 0:
+        raise ValueError(f"denominator: got {denominator}, expected > 0")
+    trains = forest.action & (collapsed.mass > 0)
+    tree = _Tree(forest, trains)
+    paid = np.zeros(len(forest), dtype=bool)
+    packs: list[PackedBatch] = []
+    for order in tree.split(budget_tokens):
+        owned = trains[order] & ~paid[order]
+        paid[order] = True
+        packs.append(_lay_out(forest, collapsed, denominator, order, owned))
+    return packs
+
+
+class _Tree:
+    """The context tree of the rows with something to train at or below them."""
+
+    def __init__(self, forest: Forest, trains: NDArray[np.bool_]) -> None:
+        self.parent = forest.parent
+        self.length = forest.length
+        kept = trains.copy()
+        for i in range(len(forest) - 1, -1, -1):
+            if kept[i] and self.parent[i] >= 0:
+                kept[self.parent[i]] = True
+        self.children: list[list[int]] = [[] for _ in range(len(forest))]
+        self.roots: list[int] = []
+        for i in np.flatnonzero(kept).tolist():
+            (self.children[self.parent[i]] if self.parent[i] >= 0 else self.roots).append(i)
+
+    def split(self, budget: int) -> Iterator[Index]:
+        """Rows of each pack in depth-first pre-order."""
+        order: list[int] = []
+        held: set[int] = set()
+        size = 0
+        for leaf in self._leaves():
+            path = self._path(leaf)
+            fresh = [i for i in path if i not in held]
+            grown = size + int(self.length[fresh].sum())
+            if order and grown > budget:
+                yield np.array(order, dtype=np.int64)
+                order, held, fresh = [], set(), path
+                grown = int(self.length[path].sum())
+            order += fresh
+            held.update(fresh)
+            size = grown
+        if order:
+            yield np.array(order, dtype=np.int64)
+
+    def _leaves(self) -> Iterator[int]:
+        stack = self.roots[::-1]
+        while stack:
+            i = stack.pop()
+            if not self.children[i]:
+                yield i
+            stack += self.children[i][::-1]
+
+    def _path(self, leaf: int) -> list[int]:
+        path = [leaf]
+        while self.parent[path[-1]] >= 0:
+            path.append(int(self.parent[path[-1]]))
+        return path[::-1]
+
+
+def _lay_out(
+    forest: Forest, collapsed: Collapsed, denominator: float, order: Index, owned: NDArray[np.bool_]
+) -> PackedBatch:
+    """One pack from its rows in pre-order; `owned` marks the rows whose edges it pays."""
+    n = len(order)
+    place = {int(row): i for i, row in enumerate(order)}
+    parent = np.array([place.get(int(forest.parent[row]), -1) for row in order], dtype=np.int64)
+    length = forest.length[order]
+    start = np.concatenate([[0], np.cumsum(length)[:-1]])
+    depth = np.zeros(n, dtype=np.int64)
+    end = start + length
+    for i in range(n):
+        if parent[i] >= 0:
+            depth[i] = depth[parent[i]] + length[parent[i]]
+    for i in range(n - 1, -1, -1):
+        if parent[i] >= 0:
+            end[parent[i]] = max(end[parent[i]], end[i])
+    within = np.arange(int(length.sum())) - np.repeat(start, length)
+
+    which = np.repeat(np.arange(n), length)  # [T] pack row of each token
+    before = np.where(parent >= 0, start[parent] + length[parent] - 1, -1)
+    source = np.where(within > 0, np.arange(len(which)) - 1, before[which])  # [T]
+    tgt = np.flatnonzero(owned[which] & (source >= 0))
+    row, offset = order[which[tgt]], within[tgt]
+    ids = np.concatenate([forest.segments[i].ids for i in order])
+    return PackedBatch(
+        ids=_long(ids), pos=_long(depth[which] + within), end=_long(end[which]), src=_long(source[tgt]),
+        tgt=_long(tgt), row=row, offset=offset, nodes=_merge(start, length, parent),
+        terms=LossTerms(
+            old=torch.from_numpy(_behaviour(forest, order)[tgt]),
+            pos_w=torch.from_numpy(collapsed.pos[row]), neg_w=torch.from_numpy(collapsed.neg[row]),
+            mass=torch.from_numpy(collapsed.mass[row]), denominator=denominator,
+        ),
+    )
+
+
+def _behaviour(forest: Forest, order: Index) -> NDArray[np.float64]:
+    """[T] recorded log-probs; NaN where the policy did not sample."""
+    columns = []
+    for i in order:
+        segment = forest.segments[i]
+        columns.append(np.full(len(segment), np.nan) if segment.logprobs is None else segment.logprobs)
+    return np.concatenate(columns).astype(np.float64)
+
+
+def _merge(start: Index, length: Index, parent: Index) -> tuple[Node, ...]:
+    """Rows as nodes; an only child joins its parent, which it follows directly in pre-order."""
+    children = np.bincount(parent[parent >= 0], minlength=len(parent))
+    node_of: list[int] = []
+    nodes: list[Node] = []
+    for i in range(len(parent)):
+        up = int(parent[i])
+        if up >= 0 and children[up] == 1:
+            held = nodes[node_of[up]]
+            nodes[node_of[up]] = Node(held.start, held.length + int(length[i]), held.parent)
+            node_of.append(node_of[up])
+        else:
+            nodes.append(Node(int(start[i]), int(length[i]), node_of[up] if up >= 0 else -1))
+            node_of.append(len(nodes) - 1)
+    return tuple(nodes)
+
+
+def _long(column: NDArray[np.int64] | NDArray[np.int32]) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(column, dtype=np.int64))
