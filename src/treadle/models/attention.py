@@ -8,14 +8,15 @@ code stays untouched. No mask is built: the mask function registered under the s
 
 Nothing is global but the name: the plan travels as a keyword argument of the forward, so forwards with different plans
 may run in different threads. What a plan cannot honour (attention soft-capping, sinks, a sliding window that bites) is
-refused here, never ignored. `refuse_window` is the one rule for windows: one as long as the context is no window.
+noted by `Survey`, the plan of the proof at load, and refused there; it is never ignored.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
@@ -60,19 +61,36 @@ class MaskPlan:
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """Masked attention. Returns [1, T, Hq, D]."""
         grouped = q.shape[1] != k.shape[1]
-        out = nn.functional.scaled_dot_product_attention(
-            q, k, v, attn_mask=self.mask, scale=scale, enable_gqa=grouped
-        )
+        out = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=self.mask, scale=scale, enable_gqa=grouped)
         return out.transpose(1, 2)
 
 
-def refuse_window(window: int | None, context: int, where: str) -> None:
-    """Raise ModelError when a sliding window of `window` tokens would hide tokens within `context`."""
-    if window is not None and window < context:
-        raise ModelError(
-            f"{where}: its layers see only the last {window} tokens, but the context is {context}; "
-            f"load the model with context={window} or less, or use one without sliding windows"
-        )
+@dataclass(slots=True)
+class Survey:
+    """A plan that notes what each layer's attention looks like while it lets `plan` do the work."""
+
+    plan: AttentionPlan
+    layers: list[int] = field(default_factory=list)
+    """Layer numbers in the order of their calls."""
+    shapes: set[tuple[int, int, int, int, int]] = field(default_factory=set)
+    """Distinct (Hq, Hk, D of queries, D of keys, D of values)."""
+    windows: set[int] = field(default_factory=set)
+    """Sliding windows, in tokens, that layers asked for."""
+    refused: set[str] = field(default_factory=set)
+    """Names of UNSUPPORTED arguments that were given."""
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        """What `plan` computes."""
+        self.layers.append(layer)
+        self.shapes.add((q.shape[1], k.shape[1], q.shape[3], k.shape[3], v.shape[3]))
+        return self.plan.attend(layer, q, k, v, scale)
+
+    def note(self, arguments: Mapping[str, Any]) -> None:
+        """Look at what the model passed beside queries, keys and values."""
+        window = arguments.get("sliding_window")
+        if isinstance(window, int):
+            self.windows.add(window)
+        self.refused.update(name for name in UNSUPPORTED if arguments.get(name) is not None)
 
 
 def _dispatch(
@@ -86,13 +104,12 @@ def _dispatch(
     plan: AttentionPlan | None = None,
     **rest: Any,
 ) -> tuple[Tensor, None]:
-    """The attention function that transformers calls, once per layer. Raises ModelError for what a plan cannot do."""
-    kind = type(module).__name__
+    """The attention function that transformers calls, once per layer. Raises ModelError without a plan."""
     if plan is None:
+        kind = type(module).__name__
         raise ModelError(f"{kind}: no attention plan reached the layer; call the model through Policy.hidden")
-    for name in UNSUPPORTED:
-        if rest.get(name) is not None:
-            raise ModelError(f"{kind}: its attention uses `{name}`, which Treadle's attention plans do not support")
+    if isinstance(plan, Survey):
+        plan.note(rest)
     layer: Any = module.layer_idx
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     return plan.attend(int(layer), query, key, value, scale), None
@@ -106,8 +123,3 @@ def register() -> None:
     """Make the hook known to transformers. Safe to call again."""
     AttentionInterface.register(NAME, _dispatch)
     AttentionMaskInterface.register(NAME, _no_mask)
-
-
-def flat_positions(count: int) -> Tensor:
-    """Positions 0 .. count-1 as a long tensor [count]."""
-    return torch.arange(count, dtype=torch.long)

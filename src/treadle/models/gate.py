@@ -79,6 +79,11 @@ class Gate:
         writer = self._writer
         return writer is not None and writer[0] == threading.get_ident()
 
+    @property
+    def held(self) -> bool:
+        """Whether the calling thread holds the gate in either way."""
+        return self.writing or threading.get_ident() in self._readers
+
     def holders(self) -> tuple[str, ...]:
         """Who holds the gate now and for how long, for messages."""
         with self._changed:

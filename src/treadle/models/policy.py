@@ -11,75 +11,95 @@ brackets a whole step. A model whose flat forward would not equal its plain one 
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig
 
 from treadle.core.errors import ModelError
-from treadle.models.attention import NAME, AttentionPlan, register
+from treadle.models.attention import AttentionPlan, register
+from treadle.models.checkpoint import copy_weights, load_module, save_module
+from treadle.models.dims import Dims
 from treadle.models.gate import Gate
+from treadle.models.proof import prove, refuse_config
 from treadle.models.source import resolve
+
+DTYPES = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+"""Names of the number formats that weights can be held in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dims:
-    """The shape of a model, as its attention shows it."""
+class Scaling:
+    """What a model does to its logits after the output head; the neutral value of each field does nothing."""
 
-    layers: int
-    heads: int
-    """Query heads, Hq."""
-    kv_heads: int
-    """Key and value heads, Hk; divides `heads`."""
-    head_dim: int
-    """D."""
-    hidden: int
-    vocab: int
-    """Rows of the output head; may be more than the tokenizer has ids."""
-    context: int
-    """Most tokens of one sequence."""
+    factor: float = 1.0
+    cap: float | None = None
+    """Soft-cap: logits become cap * tanh(logits / cap)."""
+
+    @classmethod
+    def of(cls, config: Any) -> Scaling:
+        """Read it from a config: Cohere multiplies (`logit_scale`), Granite divides (`logits_scaling`), Gemma caps."""
+        factor = float(getattr(config, "logit_scale", None) or 1.0) / float(
+            getattr(config, "logits_scaling", None) or 1.0
+        )
+        cap = getattr(config, "final_logit_softcapping", None)
+        return cls(factor=factor, cap=None if cap is None else float(cap))
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """Scaled logits, same shape."""
+        if self.factor != 1.0:
+            logits = logits * self.factor
+        if self.cap is not None:
+            logits = torch.tanh(logits / self.cap) * self.cap
+        return logits
 
 
 class Policy:
     """A model that acts and learns. Make one with `Policy.load`."""
 
-    def __init__(self, module: Any, *, folder: Path, dims: Dims) -> None:
+    def __init__(self, module: Any, *, folder: Path, name: str, context: int) -> None:
         self.module = module
         """The transformers model, in eval mode; its parameters are the policy."""
         self.folder = folder
         """Where it was loaded from: tokenizer and chat template are there."""
-        self.dims = dims
+        self.name = name
+        """The reference it was loaded by."""
         self.gate = Gate()
         """Read around a forward, write around an optimiser step and its version bump."""
         self._version = 0
-        self._body: Any = self.module.get_decoder()
-        self._head: Any = self.module.get_output_embeddings()
+        self._body = module.get_decoder()
+        self._head = module.get_output_embeddings()
+        self._scaling = Scaling.of(module.config.get_text_config(decoder=True))
+        self.dims: Dims = prove(name, module, self, context)
+        """Measured on the model itself."""
 
     @classmethod
     def load(
         cls, ref: str | Path, *, dtype: str = "float32", cache: Path | None = None, context: int | None = None
     ) -> Policy:
-        """Load a model by reference."""
+        """Load a model: `smollm2-135m` (embedded), a GGUF file, a folder in Hugging Face format, or a hub id.
+
+        `cache` is where unpacked weights are kept, see `source`; `context` limits the sequence length below the
+        model's own, in tokens. Raises ModelError when the model cannot be had or cannot be used, ValueError for a
+        dtype that is not one of DTYPES.
+        """
+        if dtype not in DTYPES:
+            raise ValueError(f"dtype: got {dtype!r}, expected one of {', '.join(DTYPES)}")
         register()
+        name = str(ref)
         folder = resolve(ref, cache)
-        module: Any = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=getattr(torch, dtype), attn_implementation=NAME, local_files_only=True
-        )
-        module.eval()
-        c = module.config
-        dims = Dims(
-            layers=c.num_hidden_layers,
-            heads=c.num_attention_heads,
-            kv_heads=c.num_key_value_heads,
-            head_dim=getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads,
-            hidden=c.hidden_size,
-            vocab=c.vocab_size,
-            context=context or c.max_position_embeddings,
-        )
-        return cls(module, folder=folder, dims=dims)
+        length = refuse_config(name, _config(name, folder), context)
+        module = load_module(name, folder, DTYPES[dtype])
+        return cls(module, folder=folder, name=name, context=length)
 
     @property
     def version(self) -> int:
@@ -100,9 +120,30 @@ class Policy:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits of hidden states. [E, hidden] -> [E, vocab], the model's own scaling and soft-cap included."""
-        logits: Tensor = self._head(hidden)
-        return logits
+        return self._scaling(self._head(hidden))
 
     def save(self, folder: str | Path) -> None:
-        """Write a checkpoint that transformers loads unchanged."""
-        raise ModelError("not yet")
+        """Write a checkpoint that transformers loads unchanged; it appears whole or not at all, flushed to disk.
+
+        Takes the gate for reading unless this thread holds it. Raises ModelError when the disk refuses.
+        """
+        with nullcontext() if self.gate.held else self.gate.read("save"):
+            save_module(self.module, self.folder, Path(folder))
+
+    def restore(self, folder: str | Path, *, version: int) -> None:
+        """Copy the weights of a checkpoint into this policy's own tensors and set its version.
+
+        Takes the gate for writing unless this thread holds it so. Raises ModelError, with nothing changed, when the
+        checkpoint does not fit.
+        """
+        with nullcontext() if self.gate.writing else self.gate.write("restore"):
+            copy_weights(self.name, Path(folder), self.module)
+            self.version = version
+
+
+def _config(name: str, folder: Path) -> Any:
+    try:
+        return AutoConfig.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # border to transformers: a bad config raises anything from OSError to KeyError
+        reason = (str(error).strip().splitlines() or [""])[0][:300]
+        raise ModelError(f"model `{name}`: transformers does not know the config in {folder}: {reason}") from error

@@ -1,0 +1,114 @@
+"""Folders that appear whole or not at all, and the files of a checkpoint that are not weights.
+
+`atomic_folder` hands out a fresh hidden folder beside the target. When its block ends well, every file is flushed to
+disk and the folder is renamed into place; when it fails, the folder is removed. A reader therefore sees the old
+folder or the new one, never a mixture, and two processes may build the same target at once: each works in its own
+folder, and with `replace=False` the first one wins and the other's work is dropped.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+STALE_S = 6 * 3600.0
+"""A working folder this old was left behind by a killed process and may be removed."""
+
+BESIDE_WEIGHTS = (
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.*",
+    "merges.txt",
+    "*.model",
+    "chat_template*",
+    "generation_config.json",
+    "LICENSE*",
+    "NOTICE*",
+)
+"""What a checkpoint carries besides weights and config: patterns of files that are copied as they are."""
+
+
+@contextmanager
+def atomic_folder(target: Path, *, replace: bool) -> Iterator[Path]:
+    """A folder to fill; it becomes `target` when the block ends without an exception.
+
+    With `replace` an existing target is swapped out (for the moment between two renames it does not exist); without,
+    an existing target is kept. Raises OSError when the disk refuses.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _sweep(target)
+    fresh = target.parent / f".{target.name}.{uuid.uuid4().hex[:12]}.tmp"
+    fresh.mkdir()
+    try:
+        yield fresh
+        flush(fresh)
+        _put(fresh, target, replace=replace)
+        _sync(target.parent)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def flush(folder: Path) -> None:
+    """Force every file of `folder`, and the folder itself, onto the disk; readable by whom the umask allows."""
+    mask = os.umask(0)
+    os.umask(mask)
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            path.chmod(0o666 & ~mask)
+        _sync(path)
+    _sync(folder)
+
+
+def copy_beside_weights(source: Path, target: Path) -> None:
+    """Copy tokenizer, chat template and their like from one checkpoint folder to another, byte for byte."""
+    for pattern in BESIDE_WEIGHTS:
+        for path in source.glob(pattern):
+            if path.is_file():
+                shutil.copyfile(path, target / path.name)
+    extra = source / "additional_chat_templates"
+    if extra.is_dir():
+        shutil.copytree(extra, target / extra.name, dirs_exist_ok=True)
+
+
+def _put(fresh: Path, target: Path, *, replace: bool) -> None:
+    try:
+        fresh.rename(target)
+    except OSError:
+        if not target.exists():
+            raise
+    else:
+        return
+    if not replace:
+        return
+    old = target.parent / f".{target.name}.{uuid.uuid4().hex[:12]}.tmp"
+    target.rename(old)
+    fresh.rename(target)
+    if old.is_dir():
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        old.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _sweep(target: Path) -> None:
+    oldest = time.time() - STALE_S
+    for left in target.parent.glob(f".{target.name}.*.tmp"):
+        try:
+            stale = left.stat().st_mtime < oldest
+        except FileNotFoundError:
+            continue
+        if stale:
+            shutil.rmtree(left, ignore_errors=True)
