@@ -1,0 +1,168 @@
+"""Calling code that a user wrote, on time and without stopping the event loop.
+
+A coroutine function runs as a task on the loop. A plain function runs in a thread: normally the one thread that its
+`Caller` owns (an environment's objects never change threads), or a thread of its own when calls may overlap. The
+caller waits until the clock's limit. Then the call is cancelled: a coroutine that obeys within the grace time has
+*stopped*; one that swallows its cancellation is closed by force, and a thread cannot be stopped at all. Both raise
+`Overrun(stopped=False)`: whatever the call touches is dirty from then on.
+
+Threads are daemons, so that one that hangs never keeps the interpreter from leaving. When the awaiting task itself is
+cancelled, the user's call is cancelled the same way and the cancellation passes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import queue
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from treadle.core.clock import SystemClock
+from treadle.core.errors import EnvError
+from treadle.core.ports import Clock
+
+GRACE_S = 0.5
+"""How long a cancelled coroutine may take to end, in real time."""
+
+Job = Callable[[], None]
+
+
+class Overrun(Exception):
+    """A call that passed its limit. What that means is for the host to say."""
+
+    def __init__(self, *, stopped: bool) -> None:
+        super().__init__("stopped" if stopped else "could not be stopped")
+        self.stopped = stopped
+
+
+class Caller:
+    """Calls one environment's methods. Copies of it start with a thread of their own."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self.clock: Clock = clock or SystemClock()
+        """Limits are measured on it; a host puts its own here."""
+        self._jobs: queue.SimpleQueue[Job | None] | None = None
+        self.stuck = False
+        """True once a call could not be stopped; later plain functions get threads of their own."""
+
+    def __deepcopy__(self, _memo: dict[int, Any]) -> Caller:
+        return Caller(self.clock)
+
+    async def call(
+        self, function: Callable[..., Any], *args: Any, limit_s: float, alone: bool = False, **keywords: Any
+    ) -> Any:
+        """The value of `function(*args, **keywords)`. `alone` gives a plain function its own thread.
+
+        Raises Overrun when the limit passed, and whatever the function raises.
+        """
+        if inspect.iscoroutinefunction(function):
+            task: asyncio.Future[Any] = asyncio.ensure_future(_contained(function(*args, **keywords)))
+        else:
+            task = self._thread(lambda: function(*args, **keywords), alone=alone or self.stuck)
+        try:
+            return await self._until(task, limit_s)
+        except Overrun as overrun:
+            self.stuck |= not overrun.stopped
+            raise
+
+    def close(self) -> None:
+        """Let the thread end once its last job is done."""
+        if self._jobs is not None:
+            self._jobs.put(None)
+            self._jobs = None
+
+    async def _until(self, task: asyncio.Future[Any], limit_s: float) -> Any:
+        """Wait for the task or the limit, whichever comes first."""
+        if limit_s <= 0:
+            raise Overrun(stopped=await _stop(task))
+        timer = asyncio.ensure_future(self.clock.sleep(limit_s))
+        try:
+            await asyncio.wait({task, timer}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            await _stop(task)
+            raise
+        finally:
+            timer.cancel()
+        if task.done():
+            return task.result()
+        raise Overrun(stopped=await _stop(task))
+
+    def _thread(self, function: Callable[[], Any], *, alone: bool) -> asyncio.Future[Any]:
+        """Run a plain function in a thread, in the caller's context."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        context = contextvars.copy_context()
+
+        def settle(value: Any, error: BaseException | None) -> None:
+            if future.done():
+                return
+            if error is None:
+                future.set_result(value)
+            else:
+                future.set_exception(error)
+
+        def job() -> None:
+            value, error = None, None
+            try:
+                value = context.run(function)
+            except BaseException as raised:  # the border of a thread: raised again by whoever awaits
+                # A future refuses StopIteration, and SystemExit would leave the loop.
+                strange = isinstance(raised, (StopIteration, SystemExit))
+                error = EnvError(f"{type(raised).__name__}: {raised}") if strange else raised
+            try:
+                loop.call_soon_threadsafe(settle, value, error)
+            except RuntimeError:
+                return  # the loop closed while the call hung: nobody waits for it any more
+
+        if alone:
+            threading.Thread(target=job, name="treadle-env-call", daemon=True).start()
+        else:
+            if self._jobs is None:
+                self._jobs = queue.SimpleQueue()
+                threading.Thread(target=_serve, args=(self._jobs,), name="treadle-env", daemon=True).start()
+            self._jobs.put(job)
+        return future
+
+
+async def _contained(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Keep `sys.exit()` in user code from ending the event loop."""
+    try:
+        return await coroutine
+    except SystemExit as raised:
+        raise EnvError(f"SystemExit: {raised}") from raised
+
+
+def _serve(jobs: queue.SimpleQueue[Job | None]) -> None:
+    """Body of an environment's thread."""
+    while (job := jobs.get()) is not None:
+        job()
+
+
+async def _stop(task: asyncio.Future[Any]) -> bool:
+    """Cancel a call; True when it ended within the grace time."""
+    if not isinstance(task, asyncio.Task):
+        task.cancel()  # only the future: the thread behind it runs on
+        return False
+    task.cancel()
+    await asyncio.wait({task}, timeout=GRACE_S)
+    if task.done():
+        _forget(task)
+        return True
+    task.add_done_callback(_forget)
+    coroutine = task.get_coro()
+    try:
+        if inspect.iscoroutine(coroutine):
+            coroutine.close()  # GeneratorExit: what swallows CancelledError in a loop mostly lets this one through
+    except (RuntimeError, ValueError):
+        return False  # it refuses to close: abandoned
+    task.cancel()
+    return False
+
+
+def _forget(task: asyncio.Future[Any]) -> None:
+    """Take note of the exception of a call nobody waits for, so that the loop does not complain."""
+    if not task.cancelled():
+        task.exception()

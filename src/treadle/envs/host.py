@@ -1,0 +1,253 @@
+"""EnvHost: drives one live episode and turns everything that can go wrong into an outcome.
+
+One host, one environment, one episode: `open`, then `act` per action, then `score`, then `close`. User code is called
+through a `Caller`, with a time limit per stage. What it raises, returns wrongly or never returns becomes the outcome
+of the table in `treadle.core.outcome`; nothing but cancellation leaves the host, and that only after the environment
+is closed. `act` and `score` wait for each other (one lock); `close` waits for nobody but itself, so it can end an
+episode in the middle of a step. After a failure that is not scored the environment is closed at once; otherwise it
+stays open, its resources held, until it is scored and closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, SupportsFloat
+
+from treadle.core.actions import Action
+from treadle.core.errors import EnvError, GraderError, InfraError
+from treadle.core.messages import Message, ToolSpec
+from treadle.core.outcome import OK, Origin, Outcome, Status, failure, limit
+from treadle.core.ports import Clock
+from treadle.core.seeds import Stream
+from treadle.envs.calling import GRACE_S, Caller, Overrun
+from treadle.envs.env import Env, EnvContext
+from treadle.envs.step import Step
+from treadle.envs.task import Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostConfig:
+    """Time limits per stage, in seconds, and how often a failed grading is tried again."""
+
+    setup_s: float = 30.0
+    step_s: float = 30.0
+    """For one step. A step that calls tools may also take the tools' own limits."""
+    score_s: float = 30.0
+    episode_s: float = 600.0
+    """From the start of `open`; the next action after it ends the rollout (truncated, limit)."""
+    close_s: float = 10.0
+    score_retries: int = 1
+    """More tries of a grading that raised or timed out."""
+
+    def __post_init__(self) -> None:
+        for name in ("setup_s", "step_s", "score_s", "episode_s", "close_s"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"host.{name}: got {getattr(self, name)}, expected > 0")
+        if self.score_retries < 0:
+            raise ValueError(f"host.score_retries: got {self.score_retries}, expected >= 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """How an episode started."""
+
+    messages: tuple[Message, ...] = ()
+    """The prompt; empty when `outcome` says that there is no episode."""
+    tools: tuple[ToolSpec, ...] = ()
+    outcome: Outcome | None = None
+    """Set when the setup failed."""
+    max_turns: int = 0
+    """The environment's own limit on actions; 0 when the setup failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """What grading gave."""
+
+    parts: Mapping[str, float] | None = None
+    """Named parts of the reward, all finite; None when the episode was not or could not be scored."""
+    outcome: Outcome | None = None
+    """Set when the grader failed, or when the rollout's own failure forbids scoring."""
+
+    @property
+    def reward(self) -> float | None:
+        """Sum of the parts; None when not scored."""
+        return None if self.parts is None else math.fsum(self.parts.values())
+
+
+class EnvHost:
+    """Runs one environment through one episode. Never raises for what user code does."""
+
+    def __init__(self, make_env: Callable[[], Env], *, config: HostConfig, clock: Clock) -> None:
+        self._make, self._config, self._clock = make_env, config, clock
+        self._caller = Caller(clock)
+        self._env: Env | None = None
+        self._acting = asyncio.Lock()
+        self._closing = asyncio.Lock()
+        self._steps: dict[str, Step] = {}
+        self._scored: Score | None = None
+        self._end: Outcome | None = None
+        """Why no further action may follow; None while the episode goes on."""
+        self._deadline = 0.0
+
+    async def open(self, task: Task, seed: Stream) -> Opened:
+        """Make the environment and reset it. Called once."""
+        if self._deadline:
+            raise RuntimeError("EnvHost.open is called once; a new attempt takes a new host")
+        limit_s = self._config.setup_s
+        self._deadline = self._clock.now() + self._config.episode_s
+        env, outcome = await self._guard("setup", self._make, limit_s=limit_s)
+        messages: object = None
+        if outcome is None and isinstance(env, Env):
+            vars(env)["caller"] = self._caller
+            self._env = env
+            context = EnvContext(rng=seed.python(), seed=seed, clock=self._clock)
+            messages, outcome = await self._guard("setup", env.reset, task, context, limit_s=limit_s)
+        if outcome is None:
+            outcome = _fault_in_prompt(env, messages)
+        if outcome is not None:
+            await self._fail(outcome)
+            return Opened(outcome=outcome)
+        assert isinstance(messages, list | tuple)
+        return Opened(messages=tuple(messages), tools=env.tool_specs(), max_turns=env.max_turns)
+
+    async def act(self, action: Action, *, step_id: str) -> Step:
+        """Answer one action; the same `step_id` again gives the stored step.
+
+        Raises RuntimeError when a new action follows the end of the episode.
+        """
+        async with self._acting:
+            if step_id in self._steps:
+                return self._steps[step_id]
+            if self._env is None or self._end is not None:
+                raise RuntimeError(f"step {step_id!r}: the episode is over ({self._end or 'closed'})")
+            step = await self._step(self._env, action)
+            if step.outcome is not None:
+                await self._fail(step.outcome)
+            elif step.terminated:
+                self._end = OK
+            self._steps[step_id] = step
+            return step
+
+    async def score(self) -> Score:
+        """Grade the episode, once; later calls give the same. Not scored after failures of env or machinery."""
+        async with self._acting:
+            if self._scored is None:
+                self._scored = await self._score()
+            if self._caller.stuck:
+                await self.close()
+            return self._scored
+
+    async def close(self) -> None:
+        """Free everything. Idempotent, bounded by `close_s`; what `Env.close` raises changes nothing any more."""
+        async with self._closing:
+            env, self._env = self._env, None
+            if env is not None and type(env).close is not Env.close:
+                await self._guard("close", env.close, limit_s=self._config.close_s, closing=True)
+            self._caller.close()
+
+    async def _step(self, env: Env, action: Action) -> Step:
+        """One step with its time limit, checked and cut to the host's limits."""
+        if self._clock.now() >= self._deadline:
+            return Step(truncated=True, outcome=limit("time", f"the episode took {self._config.episode_s:g} s"))
+        limit_s = self._config.step_s
+        if action.calls and type(env).step is Env.step:
+            tools = env.tools()
+            limit_s += sum(tools[call.name].options.timeout_s + GRACE_S for call in action.calls if call.name in tools)
+        step, outcome = await self._guard("step", env.step, action, limit_s=limit_s)
+        if outcome is None:
+            outcome = _fault_in_step(env, step)
+        if outcome is not None:
+            return Step(outcome=outcome)
+        assert isinstance(step, Step)
+        if step.outcome is None and step.truncated:
+            return replace(step, outcome=limit("env", "the environment's own limit"))
+        if not step.done and len(self._steps) + 1 >= env.max_turns:
+            return replace(step, truncated=True, outcome=limit("turns", f"{env.max_turns} turns"))
+        return step
+
+    async def _score(self) -> Score:
+        """Grade with retries. A grader that hangs beyond cancelling is not tried again."""
+        if self._end is not None and not self._end.scored:
+            return Score(outcome=self._end)
+        if self._env is None:
+            return Score(outcome=failure(Origin.GRADER, GraderError("the environment is closed")))
+        outcome: Outcome | None = None
+        hung_before = self._caller.stuck
+        for _ in range(1 + self._config.score_retries):
+            value, outcome = await self._guard("score", self._env.score, limit_s=self._config.score_s)
+            if outcome is None:
+                try:
+                    return Score(parts=_parts(value))
+                except GraderError as error:
+                    outcome = failure(Origin.GRADER, error)
+            if self._caller.stuck and not hung_before:
+                break
+        assert outcome is not None
+        return Score(outcome=replace(outcome, status=Status.ERROR, origin=Origin.GRADER))
+
+    async def _fail(self, outcome: Outcome) -> None:
+        """The episode ends here; without a score to come there is nothing to keep open."""
+        self._end = outcome
+        if not outcome.scored:
+            await self.close()
+
+    async def _guard(
+        self, stage: str, function: Callable[..., Any], *args: object, limit_s: float, closing: bool = False
+    ) -> tuple[Any, Outcome | None]:
+        """Call user code: its value, or the outcome that its failure means."""
+        try:
+            return await self._caller.call(function, *args, limit_s=limit_s), None
+        except Overrun as overrun:
+            message = f"{stage} took longer than {limit_s:g} s and {overrun}"
+            return None, Outcome(status=Status.ERROR, origin=Origin.ENV, type=f"{stage}_timeout", message=message)
+        except InfraError as error:
+            return None, failure(Origin.INFRA, error)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or not task.cancelling():
+                return None, failure(Origin.ENV, error)  # user code cancelled itself
+            if not closing:
+                await self.close()
+            raise
+        except Exception as error:
+            # The border to user code: whatever it raises is the environment's bug and ends this rollout alone.
+            return None, failure(Origin.ENV, error)
+
+
+def _fault_in_prompt(env: object, messages: object) -> Outcome | None:
+    """An outcome when `make_env` or `reset` gave something else than an environment and messages."""
+    if not isinstance(env, Env):
+        return _env_fault(f"make_env: got {type(env).__name__}, expected an Env")
+    if not isinstance(messages, list | tuple) or not messages or not all(isinstance(m, Message) for m in messages):
+        return _env_fault(f"{type(env).__name__}.reset: got {type(messages).__name__}, expected a list of messages")
+    return None
+
+
+def _fault_in_step(env: Env, step: object) -> Outcome | None:
+    """An outcome when `step` gave something else than a Step with a finite reward."""
+    if not isinstance(step, Step):
+        return _env_fault(f"{type(env).__name__}.step: got {type(step).__name__}, expected a Step")
+    if not math.isfinite(step.reward):
+        return _env_fault(f"{type(env).__name__}.step: got reward {step.reward}, expected a finite number")
+    return None
+
+
+def _env_fault(message: str) -> Outcome:
+    return failure(Origin.ENV, EnvError(message))
+
+
+def _parts(value: object) -> Mapping[str, float] | None:
+    """A score in named parts. Raises GraderError when it is neither number nor numbers by name."""
+    if value is None:
+        return None
+    given = value if isinstance(value, Mapping) else {"score": value}
+    parts: dict[str, float] = {}
+    for name, part in given.items():
+        if not isinstance(part, SupportsFloat) or isinstance(part, str) or not math.isfinite(part):
+            raise GraderError(f"score part {name!r}: got {part!r}, expected a finite number")
+        parts[str(name)] = float(part)
+    return parts
