@@ -180,13 +180,17 @@ def _folded(messages: Sequence[Message], dialect: Dialect) -> list[Message]:
                 continue
             message = user(text)
         folded.append(message)
-    if folded and folded[0].role == "system" and not dialect.system:
-        prompt = folded.pop(0).content
-        if not folded or folded[0].role != "user":
-            folded.insert(0, user(prompt))
-        else:
-            folded[0] = user(f"{prompt}\n\n{folded[0].content}")
-    return folded
+    return folded if dialect.system else _without_system(folded)
+
+
+def _without_system(messages: list[Message]) -> list[Message]:
+    """The messages with a leading system message put before the first user message's text."""
+    if not messages or messages[0].role != "system":
+        return messages
+    prompt, rest = messages[0].content, messages[1:]
+    if not rest or rest[0].role != "user":
+        return [user(prompt), *rest]
+    return [user(f"{prompt}\n\n{rest[0].content}"), *rest[1:]]
 
 
 def _entry(message: Message) -> dict[str, Any]:

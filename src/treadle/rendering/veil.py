@@ -58,7 +58,7 @@ class Controls:
             return Veil(
                 controls=self, sentinel=next(free), guard=next(free), hidden={s: next(free) for s in sorted(strings)}
             )
-        except (StopIteration, RuntimeError):
+        except StopIteration:
             raise RenderError(
                 "content uses every private-use code point of Unicode; none is left to hide with"
             ) from None
@@ -84,7 +84,8 @@ class Veil:
 
     def reveal(self, text: str) -> str:
         """Content back from a piece of rendered text."""
-        return text.translate(str.maketrans({self.guard: "", **{mark: s for s, mark in self.hidden.items()}}))
+        back = {ord(mark): string for string, mark in self.hidden.items()}
+        return text.translate(back | {ord(self.guard): ""})
 
 
 def sound(content: str) -> str:
