@@ -30,7 +30,8 @@ seconds, `_share` is 0..1. A key is left out, or None, where there is nothing to
     rollout.done        group, rollout, index, attempt, task, family, level, split, status, origin, type, message,
                         reward, turns, tokens (sampled), context_tokens, generate_s, env_s, score_s, wait_s,
                         retried (True when another attempt follows)
-    group.ready         group, ticket, task, family, level, rollouts, valid, reward_mean, solved_share, tokens, seconds_s
+    group.ready         group, ticket, task, family, level, rollouts, valid, reward_mean, solved_share, tokens,
+                        seconds_s
     group.dropped       the same keys and reason ("zero_variance" | "singleton" | "min_valid" | "failed" | "stale"
                         | "cancelled")
     group.trained       group, ticket, version (the one it made), staleness

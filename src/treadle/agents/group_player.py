@@ -1,0 +1,103 @@
+"""Playing one ticket: n rollouts of the same task at once, from the same start.
+
+Every member plays until it has an attempt that did not fail, or its retry budget is spent. Failures of the environment
+and of the machinery have budgets of their own; an attempt is a rollout of its own with its own sampling stream, and
+it starts from the same env seed as its siblings: another start would not share their baseline. Members do not
+know each other: whatever happens to one, the others play on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Protocol
+
+from treadle.agents.player import Play, Player
+from treadle.core.outcome import Retry
+from treadle.core.seeds import Stream
+from treadle.envs.task import Task
+from treadle.trajectory.group import Group, Rollout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryBudget:
+    """How often one member of a group is played again after a failure."""
+
+    infra: int = 2
+    """After failures of the machinery."""
+    env: int = 1
+    """After failures of the environment's own code."""
+    wait_s: float = 0.2
+    """Seconds before an attempt after an infra failure; doubled each time."""
+
+    def allows(self, rollout: Rollout, *, infra: int, env: int) -> bool:
+        """Whether this ended rollout may be played again after so many failures of either kind."""
+        assert rollout.outcome is not None
+        if rollout.outcome.type == "PromptTooLong":  # the same prompt would come again
+            return False
+        retry = rollout.outcome.rule.retry
+        return (retry is Retry.INFRA and infra <= self.infra) or (retry is Retry.RESET and env <= self.env)
+
+
+class RolloutWatcher(Protocol):
+    """Hears of every rollout that ended. Must return at once and must not raise."""
+
+    def ended(self, group: Group, rollout: Rollout, task: Task, *, retried: bool) -> None:
+        """Take one ended rollout; `retried` says that another attempt follows."""
+
+
+class NoWatcher:
+    """Hears nothing."""
+
+    def ended(self, group: Group, rollout: Rollout, task: Task, *, retried: bool) -> None:
+        """Do nothing."""
+
+
+class GroupPlayer:
+    """Plays whole groups, many at once."""
+
+    def __init__(
+        self, player: Player, *, size: int, retries: RetryBudget | None = None, seed: Stream,
+        watcher: RolloutWatcher | None = None,
+    ) -> None:
+        self.player = player
+        self.size = size
+        """Rollouts of a group."""
+        self.retries = retries or RetryBudget()
+        self.seed = seed
+        """Root of all streams: ("ticket", t, "rollout", i, "attempt", a) samples, ("env", t) starts worlds."""
+        self.watcher = watcher or NoWatcher()
+
+    async def play(self, group: Group, task: Task, *, priority: int = 0) -> Group:
+        """Play all members to their ends. Raises nothing but CancelledError."""
+        try:
+            async with asyncio.TaskGroup() as members:
+                for index in range(self.size):
+                    members.create_task(self._member(group, task, index, priority), name=f"{group.key.id}.{index}")
+        finally:
+            self.player.generate.release(group.key.id)
+        return group
+
+    async def _member(self, group: Group, task: Task, index: int, priority: int) -> None:
+        infra = env = 0
+        ticket = group.key.ticket
+        while True:
+            attempt = infra + env
+            plan = Play(
+                task=task, index=index, attempt=attempt, priority=priority, env_seed=self.seed.at("env", ticket),
+                sample_stream=self.seed.at("ticket", ticket, "rollout", index, "attempt", attempt),
+            )
+            try:
+                rollout = await self.player.play(group, plan)
+            except asyncio.CancelledError:
+                self.watcher.ended(group, group.rollouts[f"{group.key.id}.{index}.{attempt}"], task, retried=False)
+                raise
+            assert rollout.outcome is not None
+            infra += rollout.outcome.rule.retry is Retry.INFRA
+            env += rollout.outcome.rule.retry is Retry.RESET
+            again = self.retries.allows(rollout, infra=infra, env=env)
+            self.watcher.ended(group, rollout, task, retried=again)
+            if not again:
+                return
+            if rollout.outcome.rule.retry is Retry.INFRA:
+                await self.player.clock.sleep(self.retries.wait_s * 2 ** (infra - 1))

@@ -1,0 +1,68 @@
+"""What one rollout may cost, and which of its reward parts count.
+
+Limits are the rollout's own: reaching one is an ending (truncated, limit) that is scored and trains, not a failure.
+The one deadline that is a failure is `generate_s`: an engine that does not answer is the machinery's fault.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from treadle.core.errors import ConfigError
+from treadle.trajectory.group import Rollout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutLimits:
+    """Raises ConfigError naming the key when a number makes no sense."""
+
+    max_turns: int | None = None
+    """Most actions of a rollout; None takes what the environment states. The smaller of the two holds."""
+    max_tokens_per_turn: int = 256
+    """Most sampled tokens of one action. An action that is cut off is not run: the rollout ends, `tokens`."""
+    max_context: int = 2048
+    """Most tokens of prompt, actions and observations together; a rollout that fills it ends, `context`."""
+    temperature: float = 1.0
+    stop_strings: tuple[str, ...] = ()
+    """An action also ends with the first token that completes one of these."""
+    generate_s: float = 600.0
+    """Seconds to wait for one completion before the rollout ends (error, infra)."""
+
+    def __post_init__(self) -> None:
+        checks = {
+            "max_turns": self.max_turns is None or self.max_turns >= 1,
+            "max_tokens_per_turn": self.max_tokens_per_turn >= 1,
+            "max_context": self.max_context >= 2,
+            "temperature": self.temperature >= 0,
+            "generate_s": self.generate_s > 0,
+        }
+        for name, good in checks.items():
+            if not good:
+                raise ConfigError(f"limits.{name}: got {getattr(self, name)}, which is too small")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewards:
+    """How the parts of a score become one reward."""
+
+    main: str = ""
+    """The part that filters and evaluation read (the *raw reward*); empty takes the sum of the parts that train."""
+    train: tuple[str, ...] | None = None
+    """Parts that are summed into the reward; None means all of them. The others are only reported."""
+    bar: float = 1.0
+    """A rollout is solved when its raw reward reaches this."""
+
+    def trains(self, part: str) -> bool:
+        """Whether this part is summed into the reward."""
+        return self.train is None or part in self.train
+
+    def raw(self, rollout: Rollout) -> float | None:
+        """The raw reward of a rollout; None when it was not scored or its score lacks the main part."""
+        if rollout.reward is None or not self.main:
+            return rollout.reward
+        return rollout.rewards.get(self.main)
+
+    def solved(self, rollout: Rollout) -> bool:
+        """Whether the raw reward reaches the bar."""
+        raw = self.raw(rollout)
+        return raw is not None and raw >= self.bar - 1e-9

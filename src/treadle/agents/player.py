@@ -1,0 +1,225 @@
+"""Playing one rollout.
+
+    EnvHost.open -> messages -> Renderer.first -> prompt, stored once per group
+    loop:  Generate -> ids, kept exactly as sampled -> Renderer.parse -> action -> EnvHost.act
+           -> messages -> Renderer.bridge -> ids, appended -> Generate ...
+    EnvHost.score while the environment is open -> rewards on the last action -> close
+
+The context only ever grows by concatenation, so what is stored along the path is what the model saw. A rollout ends in
+exactly one way, as the outcome table says, and never by raising: whatever goes wrong inside ends this rollout and
+nothing else. The one exception is cancellation, which closes the environment, marks the rollout and passes on.
+
+An action that its token limit cut off is not run: half a command is not what the policy meant. It ends the rollout as
+(truncated, limit), type `tokens`, and is scored as the world stands. A full context does the same, type `context`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from treadle.agents.limits import Rewards, RolloutLimits
+from treadle.agents.ports import Rendering
+from treadle.agents.stages import StageMeter
+from treadle.core.errors import DeadlineExceeded, EngineError, EnvError, PromptTooLong, RenderError
+from treadle.core.outcome import CANCELLED, OK, Origin, Outcome, failure, limit
+from treadle.core.ports import CacheHint, Clock, Completion, Finish, Generate, Ids, Request, Sampling
+from treadle.core.seeds import Stream
+from treadle.envs.host import EnvHost, Opened
+from treadle.envs.task import Task
+from treadle.trajectory.group import Group, Rollout
+from treadle.trajectory.segment import Segment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Play:
+    """What to play: one attempt at one task."""
+
+    task: Task
+    index: int
+    """Place in the group."""
+    attempt: int = 0
+    env_seed: Stream
+    """Equal for all members of a group, so that they start alike."""
+    sample_stream: Stream
+    """Of this rollout and attempt; turn k draws from its child ("turn", k, "sample")."""
+    priority: int = 0
+    """Handed to the engine; smaller is sooner."""
+
+
+class Player:
+    """Plays rollouts, many at once. Holds no state of any of them."""
+
+    def __init__(
+        self, generate: Generate, renderer: Rendering, *, make_host: Callable[[], EnvHost],
+        limits: RolloutLimits, rewards: Rewards, meter: StageMeter,
+    ) -> None:
+        self.generate = generate
+        self.renderer = renderer
+        self.make_host = make_host
+        self.limits = limits
+        self.rewards = rewards
+        self.meter = meter
+
+    @property
+    def clock(self) -> Clock:
+        """The clock that stages are measured with."""
+        return self.meter.clock
+
+    def at(self, temperature: float) -> Player:
+        """The same player at another temperature."""
+        return Player(
+            self.generate, self.renderer, make_host=self.make_host,
+            limits=replace(self.limits, temperature=temperature), rewards=self.rewards, meter=self.meter,
+        )
+
+    async def play(self, group: Group, plan: Play) -> Rollout:
+        """Play one attempt to its end and return it, ended. Raises nothing but CancelledError."""
+        rollout = group.begin(plan.index, attempt=plan.attempt)
+        host = self.make_host()
+        episode = _Episode(self, group, plan, rollout.id, host)
+        try:
+            outcome, scored = await episode.run()
+        except asyncio.CancelledError:
+            group.end(rollout.id, CANCELLED, seconds=episode.spent, scored=False)
+            raise
+        else:
+            return group.end(rollout.id, outcome, seconds=episode.spent, scored=scored)
+        finally:
+            self.generate.release(rollout.id)
+            await host.close()
+
+
+class _Episode:
+    """The state of one rollout while it is played."""
+
+    def __init__(self, player: Player, group: Group, plan: Play, rollout: str, host: EnvHost) -> None:
+        self.player = player
+        self.group = group
+        self.plan = plan
+        self.rollout = rollout
+        self.host = host
+        self.spent: dict[str, float] = {}
+        self.context: Ids = np.empty(0, np.int32)
+        self.state_key: str | None = None
+
+    async def run(self) -> tuple[Outcome, bool]:
+        """How it ended, and whether it was scored."""
+        acted = False
+        try:
+            outcome = await self._turns()
+            acted = bool(self.group.rollouts[self.rollout].leaves)
+            if not outcome.scored:
+                return outcome, False
+            if not acted:
+                raise EnvError(f"task {self.plan.task.id}: it was over before the first action")  # noqa: TRY301
+            return await self._score(outcome)
+        except (EnvError, RenderError, PromptTooLong) as error:
+            return failure(Origin.ENV, error), False
+        # Boundary of a rollout: one that fails, for whatever reason, never ends a batch. What is not the
+        # environment's fault is the machinery's.
+        except Exception as error:
+            return failure(Origin.INFRA, error), False
+
+    async def _turns(self) -> Outcome:
+        with self.player.meter.busy("env", self.spent):
+            opened = await self.host.open(self.plan.task, self.plan.env_seed)
+        if opened.outcome is not None:
+            return opened.outcome
+        prompt = self._prompt(opened)
+        at = prompt
+        turns = min(opened.max_turns, self.player.limits.max_turns or opened.max_turns)
+        for turn in range(turns):
+            completion = await self._sample(turn, len(prompt))
+            cut = completion.finish in (Finish.LENGTH, Finish.CONTEXT)
+            parsed = self.player.renderer.parse(completion.ids, truncated=cut, turn=turn)
+            at = self.group.sampled(
+                self.rollout, completion, after=at, turn=turn, spans=parsed.spans, state_key=self.state_key
+            )
+            self.context = np.concatenate([self.context, completion.ids])
+            if cut:
+                return self._cut_off(completion)
+            with self.player.meter.busy("env", self.spent):
+                step = await self.host.act(parsed.action, step_id=f"{self.rollout}:{turn}")
+            if step.reward:
+                self._pay("step", step.reward, at)
+            if step.outcome is not None:
+                return step.outcome
+            if step.terminated:
+                return OK
+            if step.truncated:
+                return limit("env", "the environment's own limit")
+            if turn + 1 == turns:
+                return limit("turns", f"{turns} turns")
+            ids = self.player.renderer.bridge(step.messages, ended=self.player.renderer.ended(completion.ids))
+            if len(self.context) + len(ids) >= self.player.limits.max_context:
+                return limit("context", f"{len(self.context)} + {len(ids)} tokens")
+            at = self.group.observed(self.rollout, ids, after=at, turn=turn)
+            self.context = np.concatenate([self.context, ids])
+            self.state_key = step.state_key
+        raise EnvError(f"task {self.plan.task.id}: max_turns is {turns}, expected at least 1")
+
+    def _prompt(self, opened: Opened) -> Segment:
+        """The group's prompt. Raises EnvError when this member starts from another one."""
+        ids = self.player.renderer.first(opened.messages, opened.tools)
+        if len(ids) >= self.player.limits.max_context:
+            raise PromptTooLong(
+                f"task {self.plan.task.id}: its prompt has {len(ids)} tokens, limits.max_context is "
+                f"{self.player.limits.max_context}: raise it or shorten the prompt"
+            )
+        shared = [s for s in self.group.segments.values() if s.rollout is None]
+        if shared and not np.array_equal(shared[0].ids, ids):
+            raise EnvError(
+                f"task {self.plan.task.id}: rollout {self.rollout} starts from another prompt than its group; "
+                "reset must depend on the task and the env seed alone"
+            )
+        self.context = ids
+        return self.group.prompt(ids)
+
+    async def _sample(self, turn: int, trunk_len: int) -> Completion:
+        limits = self.player.limits
+        room = limits.max_context - len(self.context)
+        request = Request(
+            prompt=self.context,
+            sampling=Sampling(
+                temperature=limits.temperature, max_tokens=min(limits.max_tokens_per_turn, room),
+                stop_ids=self.player.renderer.stop_ids, stop_strings=limits.stop_strings,
+            ),
+            stream=self.plan.sample_stream.at("turn", turn, "sample"),
+            cache=CacheHint(rollout=self.rollout, trunk=self.group.key.id, trunk_len=trunk_len),
+            priority=self.plan.priority,
+        )
+        with self.player.meter.busy("generate", self.spent):
+            try:
+                async with asyncio.timeout(limits.generate_s):
+                    completion = await self.player.generate.generate(request)
+            except TimeoutError:
+                raise DeadlineExceeded(
+                    f"rollout {self.rollout}, turn {turn}: waited {limits.generate_s:g} s for the engine"
+                ) from None
+        if completion.finish is Finish.CANCELLED or not len(completion.ids):
+            raise EngineError(f"rollout {self.rollout}, turn {turn}: the engine gave up the request")
+        self.player.meter.count("tokens", len(completion.ids))
+        return completion
+
+    def _cut_off(self, completion: Completion) -> Outcome:
+        if completion.finish is Finish.CONTEXT or len(self.context) >= self.player.limits.max_context:
+            return limit("context", f"{len(self.context)} tokens")
+        return limit("tokens", f"{len(completion.ids)} tokens in one turn")
+
+    async def _score(self, outcome: Outcome) -> tuple[Outcome, bool]:
+        with self.player.meter.busy("score", self.spent):
+            score = await self.host.score()
+        if score.outcome is not None:
+            return score.outcome, False
+        if score.parts is None:
+            return outcome, False
+        for name, value in score.parts.items():
+            self._pay(name, value)
+        return outcome, True
+
+    def _pay(self, name: str, value: float, on: Segment | None = None) -> None:
+        self.group.pay(self.rollout, name, value, on=on, train=self.player.rewards.trains(name))

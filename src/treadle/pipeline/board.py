@@ -1,0 +1,134 @@
+"""The board: every outstanding ticket and where it stands, shared by the three pumps.
+
+A ticket lives  running -> generated -> ready -> trained
+                                    `-> dropped        (and from any state, when the schedule or a stop cancels it)
+and reaches exactly one of `trained` and `dropped`. Pumps never call each other: each changes the board and waits for
+the board to change. All of it lives on one event loop, so nothing here is locked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from treadle.core.errors import DeadlineExceeded
+from treadle.core.ports import Clock
+from treadle.envs.task import Task
+from treadle.trajectory.group import Group
+
+
+class State(StrEnum):
+    """Where a ticket stands."""
+
+    RUNNING = "running"
+    GENERATED = "generated"
+    READY = "ready"
+    DROPPED = "dropped"
+    TRAINED = "trained"
+
+
+NEXT: dict[State, tuple[State, ...]] = {
+    State.RUNNING: (State.GENERATED, State.DROPPED),
+    State.GENERATED: (State.READY, State.DROPPED),
+    State.READY: (State.TRAINED, State.DROPPED),
+    State.DROPPED: (),
+    State.TRAINED: (),
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class Entry:
+    """One admitted ticket."""
+
+    group: Group
+    task: Task
+    since: float
+    """Clock time of admission."""
+    state: State = State.RUNNING
+    reason: str = ""
+    """Why it was dropped."""
+
+    @property
+    def ticket(self) -> int:
+        """Admission number."""
+        return self.group.key.ticket
+
+    @property
+    def settled(self) -> bool:
+        """Ready, or dropped: nothing more will happen to it before an update takes it."""
+        return self.state in (State.READY, State.DROPPED)
+
+
+class Board:
+    """Outstanding tickets, the policy version, and the one place where pumps wait."""
+
+    def __init__(self, *, clock: Clock, version: int = 0) -> None:
+        self.clock = clock
+        self.version = version
+        """Policy version that new tickets are admitted at."""
+        self.batches = 0
+        """Batches that were taken, trained or empty."""
+        self.next_ticket = 0
+        self.entries: dict[int, Entry] = {}
+        """Outstanding tickets in order of admission."""
+        self.stopping = False
+        self.occupied = ""
+        """What long work with a deadline of its own is under way (an update, an evaluation); empty when none."""
+        self._changed = asyncio.Event()
+
+    def admit(self, entry: Entry) -> None:
+        """Put the next ticket on the board."""
+        assert entry.ticket == self.next_ticket, f"ticket {entry.ticket}, expected {self.next_ticket}"
+        self.entries[entry.ticket] = entry
+        self.next_ticket += 1
+        self.touch()
+
+    def move(self, entry: Entry, state: State, *, reason: str = "") -> None:
+        """Change a ticket's state; only along the arrows above."""
+        assert state in NEXT[entry.state], f"ticket {entry.ticket}: {entry.state} -> {state}"
+        entry.state, entry.reason = state, reason
+        self.touch()
+
+    def remove(self, ticket: int) -> None:
+        """Take a finished ticket off the board."""
+        assert not NEXT[self.entries[ticket].state], f"ticket {ticket} is {self.entries[ticket].state}"
+        del self.entries[ticket]
+        self.touch()
+
+    def touch(self) -> None:
+        """Wake everyone who waits: something happened."""
+        self._changed.set()
+
+    def stop(self) -> None:
+        """Ask all pumps to come to an end."""
+        self.stopping = True
+        self.touch()
+
+    async def until(self, ready: Callable[[], bool], *, what: str, stall_s: float) -> None:
+        """Wait until `ready()`. Raises DeadlineExceeded when nothing at all happens on the board for `stall_s`.
+
+        Time in which the board is `occupied` does not count: that work has a deadline and a name of its own.
+        """
+        while not ready():
+            if self._changed.is_set():
+                self._changed = asyncio.Event()
+            changed = self._changed
+            try:
+                async with asyncio.timeout(stall_s):
+                    await changed.wait()
+            except TimeoutError:
+                if self.occupied:
+                    continue
+                raise DeadlineExceeded(f"{what}: nothing happened for {stall_s:g} s; {self.describe()}") from None
+
+    def describe(self) -> str:
+        """One line: which tickets are in which state, and since when."""
+        now = self.clock.now()
+        waiting = [e for e in self.entries.values() if not e.settled]
+        if not waiting:
+            return "no ticket is running"
+        shown = ", ".join(f"ticket {e.ticket} {e.state} since {now - e.since:.0f} s" for e in waiting[:4])
+        more = len(waiting) - 4
+        return shown + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,75 @@
+"""The pipeline's numbers, checked against each other once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from treadle.core.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineConfig:
+    """Raises ConfigError naming the keys that contradict each other."""
+
+    group_size: int = 8
+    """Rollouts of one task that share a baseline."""
+    groups_per_update: int = 8
+    """Tickets of one update; dropped ones shrink the update, they are not replaced."""
+    updates: int = 30
+    """Batches of tickets to take; one whose groups were all dropped makes no new version."""
+    lag: int = 0
+    """Updates that generation may run ahead. 0: every token is sampled by the version that it trains."""
+    max_staleness: int | None = None
+    """Hard bound on the versions between a trained token (its KV included) and its update; None means `lag`."""
+    infra_retries: int = 2
+    """How often a rollout is played again after failures of the machinery."""
+    env_retries: int = 1
+    """How often a rollout is played again after failures of the environment's code."""
+    min_valid: float = 0.75
+    """Smallest share of a group's rollouts that must be valid for the group to train."""
+    evaluate_every: int = 0
+    """Updates between evaluations while training; 0 evaluates only before and after."""
+    save_every: int = 0
+    """Updates between checkpoints; 0 saves only at the end."""
+    keep_checkpoints: int = 1
+    """How many checkpoints stay; older ones are removed after a newer one is complete."""
+    stall_s: float = 1800.0
+    """Seconds in which nothing at all may happen before a wait is given up with its name."""
+    update_s: float = 3600.0
+    """Deadline of one optimiser update or one save."""
+    failed_batches: int = 3
+    """Batches in a row without one rollout that could be scored, after which the run stops with the last failure."""
+
+    def __post_init__(self) -> None:
+        least = {
+            "group_size": 1, "groups_per_update": 1, "updates": 0, "lag": 0, "infra_retries": 0, "env_retries": 0,
+            "evaluate_every": 0, "save_every": 0, "keep_checkpoints": 1, "failed_batches": 1,
+        }
+        for key, low in least.items():
+            if getattr(self, key) < low:
+                raise ConfigError(f"pipeline.{key}: got {getattr(self, key)}, expected >= {low}")
+        if not 0 < self.min_valid <= 1:
+            raise ConfigError(f"pipeline.min_valid: got {self.min_valid}, expected a share in (0, 1]")
+        for key in ("stall_s", "update_s"):
+            if not getattr(self, key) > 0:
+                raise ConfigError(f"pipeline.{key}: got {getattr(self, key)}, expected > 0 seconds")
+        if self.max_staleness is not None and self.max_staleness < self.lag:
+            raise ConfigError(
+                f"pipeline.max_staleness={self.max_staleness} contradicts pipeline.lag={self.lag}: "
+                "expected max_staleness >= lag, because lag updates pass before a group trains"
+            )
+
+    @property
+    def staleness_bound(self) -> int:
+        """`max_staleness`, or `lag` when it is None."""
+        return self.lag if self.max_staleness is None else self.max_staleness
+
+    @property
+    def permits(self) -> int:
+        """Most groups outstanding."""
+        return (self.lag + 1) * self.groups_per_update
+
+    @property
+    def tickets(self) -> int:
+        """Tickets of the whole run."""
+        return self.updates * self.groups_per_update

@@ -1,0 +1,215 @@
+"""Held-out evaluation: raw counts, intervals, one pinned version.
+
+Tasks 0..N-1 of the held-out split, one rollout each, the same tasks and the same streams at every evaluation, so that
+two evaluations differ by the policy alone. Nobody updates the policy while one runs; that every token was sampled by
+the version it began with is checked, not assumed. Rollouts that failed for reasons that are not the policy's
+are retried and, if that does not help, counted apart: they are neither solved nor unsolved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from treadle.agents.group_player import GroupPlayer
+from treadle.core.errors import ConfigError, EngineError
+from treadle.core.events import Value
+from treadle.envs.task import Task, Taskset
+from treadle.pipeline.generate import task_of
+from treadle.pipeline.ledger import Ledger, sampled_tokens
+from treadle.trajectory.group import Group, GroupKey, Sink
+
+LOW_PRIORITY = 1_000_000
+"""Behind every training ticket in the engine's queue."""
+
+
+def wilson(solved: int, total: int, *, z: float = 1.959964) -> tuple[float, float]:
+    """Wilson score interval of a share; (0, 1) when nothing was counted. Source: Wilson 1927."""
+    if total == 0:
+        return 0.0, 1.0
+    share, zz = solved / total, z * z
+    middle = (share + zz / (2 * total)) / (1 + zz / total)
+    half = z / (1 + zz / total) * math.sqrt(share * (1 - share) / total + zz / (4 * total * total))
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Solved out of total."""
+
+    solved: int = 0
+    total: int = 0
+
+    def plus(self, solved: bool) -> Count:
+        """One more."""
+        return Count(self.solved + solved, self.total + 1)
+
+    @property
+    def share(self) -> float:
+        """0..1; 0 when nothing was counted."""
+        return self.solved / self.total if self.total else 0.0
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 % Wilson interval."""
+        return wilson(self.solved, self.total)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationConfig:
+    """Raises ConfigError naming the key."""
+
+    tasks: int = 100
+    """Held-out tasks; a finite split that holds fewer gives all it has."""
+    untouched_tasks: int | None = None
+    """Tasks of the evaluation of the untouched model; None means `tasks`."""
+    split: str = "heldout"
+    temperature: float = 0.0
+    """0 decodes greedily."""
+    at_once: int = 64
+    """Rollouts that are played at the same time."""
+
+    def __post_init__(self) -> None:
+        for key in ("tasks", "at_once"):
+            if getattr(self, key) < 1:
+                raise ConfigError(f"evaluation.{key}: got {getattr(self, key)}, expected >= 1")
+        if self.temperature < 0:
+            raise ConfigError(f"evaluation.temperature: got {self.temperature}, expected >= 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """What one evaluation found."""
+
+    label: str
+    version: int
+    overall: Count
+    unscored: int
+    reward_mean: float | None
+    tokens: int
+    seconds: float
+    temperature: float
+    levels: Mapping[str, Count] = field(default_factory=dict)
+    families: Mapping[str, Count] = field(default_factory=dict)
+
+    def values(self, update: int) -> dict[str, Value]:
+        """The keys of `evaluation.done`."""
+        low, high = self.overall.interval
+        out: dict[str, Value] = {
+            "label": self.label, "version": self.version, "update": update, "solved": self.overall.solved,
+            "total": self.overall.total, "unscored": self.unscored, "solved_share": self.overall.share,
+            "low_share": low, "high_share": high, "reward_mean": self.reward_mean, "tokens": self.tokens,
+            "seconds_s": self.seconds, "temperature": self.temperature,
+        }
+        for kind, counts in (("level", self.levels), ("family", self.families)):
+            for name, count in counts.items():
+                out[f"{kind}.{name}.solved"], out[f"{kind}.{name}.total"] = count.solved, count.total
+        return out
+
+
+class Evaluator:
+    """Evaluates the policy of now. `player` plays groups of one with the evaluation's own limits and seed."""
+
+    def __init__(
+        self, taskset: Taskset, player: GroupPlayer, *, config: EvaluationConfig, version: Callable[[], int],
+        ledger: Ledger, sink: Sink | None = None,
+    ) -> None:
+        assert player.size == 1, f"evaluation plays rollouts of one, got a group size of {player.size}"
+        self.taskset = taskset
+        self.player = player
+        self.config = config
+        self.version = version
+        """Asks for the policy's version."""
+        self.ledger = ledger
+        self.sink = sink
+
+    async def run(self, label: str, *, update: int = 0, tasks: int | None = None) -> Evaluation:
+        """Play the tasks and count. Raises EngineError when the version moved meanwhile."""
+        clock = self.player.player.clock
+        began, version = clock.now(), self.version()
+        size = self.taskset.size(self.config.split)
+        count = tasks or self.config.tasks
+        count = count if size is None else min(count, size)
+        self.ledger.tell("stage.started", {"stage": "evaluation", "label": label, "total": count})
+        tally = _Tally(label=label, expected=count)
+        numbers = iter(range(count))
+        async with asyncio.TaskGroup() as workers:
+            for _ in range(min(self.config.at_once, count)):
+                workers.create_task(self._work(numbers, tally, version))
+        if self.version() != version:
+            raise EngineError(f"evaluation {label}: the policy went from version {version} to {self.version()}")
+        result = tally.result(
+            version=version, seconds=clock.now() - began, temperature=self.player.player.limits.temperature
+        )
+        self.ledger.tell("evaluation.done", result.values(update))
+        self.ledger.tell("stage.done", {"stage": "evaluation", "label": label, "seconds_s": result.seconds})
+        return result
+
+    async def _work(self, numbers: Iterator[int], tally: _Tally, version: int) -> None:
+        for number in numbers:  # shared by all workers: each takes the next
+            task = task_of(self.taskset, self.config.split, number)
+            key = GroupKey(
+                id=f"{tally.label}-{number:05d}", ticket=number, task=task.id, family=task.family, split=task.split,
+                admitted_version=version,
+            )
+            group = Group(key, sink=self.sink)
+            try:
+                await self.player.play(group, task, priority=LOW_PRIORITY + number)
+            finally:
+                self.ledger.forget(group)
+            self._check_version(group, version)
+            tally.add(group, task, self.ledger)
+            self.ledger.tell("evaluation.progress", {
+                "label": tally.label, "done": tally.done, "total": tally.expected, "solved": tally.overall.solved,
+            })
+
+    @staticmethod
+    def _check_version(group: Group, version: int) -> None:
+        seen = {v for s in group.segments.values() for v, _ in s.versions}
+        if seen - {version}:
+            raise EngineError(
+                f"evaluation of version {version}: group {group.key.id} was sampled by versions {sorted(seen)}"
+            )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Tally:
+    """Counts while an evaluation runs."""
+
+    label: str
+    expected: int
+    done: int = 0
+    unscored: int = 0
+    tokens: int = 0
+    rewards: list[float] = field(default_factory=list)
+    overall: Count = field(default_factory=Count)
+    levels: defaultdict[str, Count] = field(default_factory=lambda: defaultdict(Count))
+    families: defaultdict[str, Count] = field(default_factory=lambda: defaultdict(Count))
+
+    def add(self, group: Group, task: Task, ledger: Ledger) -> None:
+        """Count one played task."""
+        self.done += 1
+        self.tokens += sampled_tokens(group)
+        if not group.valid:
+            self.unscored += 1
+            return
+        rollout = group.valid[-1]
+        raw, solved = ledger.rewards.raw(rollout), ledger.rewards.solved(rollout)
+        self.rewards += [] if raw is None else [raw]
+        self.overall = self.overall.plus(solved)
+        if task.level:
+            self.levels[task.level] = self.levels[task.level].plus(solved)
+        if task.family:
+            self.families[task.family] = self.families[task.family].plus(solved)
+
+    def result(self, *, version: int, seconds: float, temperature: float) -> Evaluation:
+        """The finished record."""
+        return Evaluation(
+            label=self.label, version=version, overall=self.overall, unscored=self.unscored, tokens=self.tokens,
+            reward_mean=sum(self.rewards) / len(self.rewards) if self.rewards else None, seconds=seconds,
+            temperature=temperature, levels=dict(sorted(self.levels.items())),
+            families=dict(sorted(self.families.items())),
+        )

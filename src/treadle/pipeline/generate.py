@@ -1,0 +1,78 @@
+"""The generate pump: permit -> ticket -> group of rollouts.
+
+Waits for: a free permit and the schedule's word (the update pump wakes it). Wakes: the evaluate pump, when a group has
+been played. Every running group is a task of the pump's own TaskGroup; cancelling the pump cancels them, and
+each rollout then closes its environment and ends as `cancelled`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from treadle.agents.group_player import GroupPlayer
+from treadle.core.ports import Clock
+from treadle.envs.task import Task, Taskset
+from treadle.pipeline.board import Board, Entry, State
+from treadle.pipeline.config import PipelineConfig
+from treadle.pipeline.ledger import Ledger
+from treadle.pipeline.permits import Permits
+from treadle.pipeline.schedule import Schedule
+from treadle.trajectory.group import Group, GroupKey, Sink
+
+
+def task_of(taskset: Taskset, split: str, number: int) -> Task:
+    """Task number `number`; a finite split starts over when it is through."""
+    size = taskset.size(split)
+    return taskset.task(split, number if size is None else number % size)
+
+
+class GeneratePump:
+    """Starts tickets as permits allow."""
+
+    def __init__(
+        self, config: PipelineConfig, *, taskset: Taskset, player: GroupPlayer, schedule: Schedule, ledger: Ledger,
+        sink: Sink | None = None,
+    ) -> None:
+        self.config = config
+        self.taskset = taskset
+        self.player = player
+        self.schedule = schedule
+        self.ledger = ledger
+        self.sink = sink
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of the run."""
+        return self.player.player.clock
+
+    async def run(self, board: Board, permits: Permits) -> None:
+        """Start every ticket of the run, then wait for the last group."""
+        async with asyncio.TaskGroup() as groups:
+            while board.next_ticket < self.config.tickets and not board.stopping:
+                await board.until(
+                    lambda: board.stopping or (permits.free > 0 and self.schedule.admit(board)),
+                    what=f"generate pump waits for a permit for ticket {board.next_ticket}",
+                    stall_s=self.config.stall_s,
+                )
+                if board.stopping:
+                    return
+                entry = self._admit(board, permits)
+                groups.create_task(self._play(board, entry), name=entry.group.key.id)
+
+    def _admit(self, board: Board, permits: Permits) -> Entry:
+        ticket = board.next_ticket
+        task = task_of(self.taskset, "train", ticket)
+        permits.take(ticket)
+        key = GroupKey(
+            id=f"t{ticket:06d}", ticket=ticket, task=task.id, family=task.family, split=task.split,
+            admitted_version=board.version,
+        )
+        entry = Entry(group=Group(key, sink=self.sink), task=task, since=self.clock.now())
+        board.admit(entry)
+        self.ledger.admitted(entry, outstanding=permits.held, permits=permits.limit)
+        return entry
+
+    async def _play(self, board: Board, entry: Entry) -> None:
+        priority = self.schedule.priority(board, entry.ticket)
+        await self.player.play(entry.group, entry.task, priority=priority)
+        board.move(entry, State.GENERATED)

@@ -1,0 +1,107 @@
+"""The ledger: the life of every rollout and group, told as events.
+
+Thin on purpose: the segments, rewards and rollout states go to the store through the group's sink as they arrive; the
+ledger adds what only the pipeline knows (admission, verdicts, updates) and holds the books: every admitted rollout ends
+exactly once, every ticket is closed exactly once. A listener that is the store makes it durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from treadle.agents.limits import Rewards
+from treadle.agents.stages import StageMeter
+from treadle.core.events import Event, Listener, Value
+from treadle.core.outcome import Status
+from treadle.envs.task import Task
+from treadle.pipeline.board import Board, Entry, State
+from treadle.trajectory.group import Group, Rollout
+
+
+class Ledger:
+    """Writes events. Owned by the controller's event loop."""
+
+    def __init__(self, listener: Listener, *, meter: StageMeter, rewards: Rewards) -> None:
+        self._listener = listener
+        self.meter = meter
+        self.rewards = rewards
+        self.board: Board | None = None
+        """Touched at every rollout's end, so that a wait knows that something happens."""
+        self._ended: set[str] = set()
+        """Rollouts of open tickets that ended."""
+
+    def tell(self, name: str, values: Mapping[str, Value]) -> None:
+        """Emit one event."""
+        self._listener.emit(Event(name=name, at=self.meter.clock.wall(), values=dict(values)))
+
+    def admitted(self, entry: Entry, *, outstanding: int, permits: int) -> None:
+        """A ticket took a permit."""
+        key = entry.group.key
+        self.tell("group.admitted", {
+            "group": key.id, "ticket": key.ticket, "task": key.task, "family": key.family,
+            "level": entry.task.level, "version": key.admitted_version, "outstanding": outstanding,
+            "permits": permits,
+        })
+
+    def ended(self, group: Group, rollout: Rollout, task: Task, *, retried: bool) -> None:
+        """A rollout ended; called once for each."""
+        assert rollout.id not in self._ended, f"rollout {rollout.id} ended twice"
+        assert rollout.outcome is not None, f"rollout {rollout.id} has no outcome"
+        self._ended.add(rollout.id)
+        self.meter.count("rollouts")
+        self.meter.count("failed", rollout.outcome.failed)
+        self.meter.count("retries", retried)
+        segments = [s for s in group.segments.values() if s.rollout == rollout.id]
+        actions = [s for s in segments if s.is_action]
+        spent = rollout.seconds
+        self.tell("rollout.done", {
+            "group": group.key.id, "rollout": rollout.id, "index": rollout.index, "attempt": rollout.attempt,
+            "task": task.id, "family": task.family, "level": task.level, "split": task.split,
+            "status": rollout.outcome.status.value, "origin": rollout.outcome.origin.value,
+            "type": rollout.outcome.type, "message": rollout.outcome.message, "reward": self.rewards.raw(rollout),
+            "turns": len(actions), "tokens": sum(len(s) for s in actions),
+            "context_tokens": len(group.context_ids(rollout.leaves[-1])) if rollout.leaves else 0,
+            "generate_s": spent.get("generate", 0.0), "env_s": spent.get("env", 0.0),
+            "score_s": spent.get("score", 0.0), "wait_s": spent.get("wait", 0.0), "retried": retried,
+        })
+        if self.board is not None:
+            self.board.touch()
+
+    def judged(self, entry: Entry) -> None:
+        """A ticket is ready or dropped."""
+        facts = _group_facts(entry, self.rewards, seconds=self.meter.clock.now() - entry.since)
+        if entry.state is State.DROPPED:
+            self.tell("group.dropped", {**facts, "reason": entry.reason})
+        else:
+            self.tell("group.ready", facts)
+
+    def trained(self, entry: Entry, *, version: int, staleness: int) -> None:
+        """A ticket was trained."""
+        self.tell("group.trained", {
+            "group": entry.group.key.id, "ticket": entry.ticket, "version": version, "staleness": staleness,
+        })
+
+    def forget(self, group: Group) -> None:
+        """A ticket was closed: each of its rollouts must have ended."""
+        unended = set(group.rollouts) - self._ended
+        assert not unended, f"group {group.key.id} was closed while {sorted(unended)} had not ended"
+        self._ended -= set(group.rollouts)
+
+
+def sampled_tokens(group: Group) -> int:
+    """Tokens that the policy sampled in this group."""
+    return sum(len(s) for s in group.segments.values() if s.logprobs is not None)
+
+
+def _group_facts(entry: Entry, rewards: Rewards, *, seconds: float) -> dict[str, Value]:
+    group, valid = entry.group, entry.group.valid
+    raw = [value for value in map(rewards.raw, valid) if value is not None]
+    return {
+        "group": group.key.id, "ticket": group.key.ticket, "task": group.key.task, "family": group.key.family,
+        "level": entry.task.level,
+        "rollouts": sum(r.outcome is not None and r.outcome.status is not Status.CANCELLED
+                        for r in group.rollouts.values()),
+        "valid": len(valid), "reward_mean": sum(raw) / len(raw) if raw else None,
+        "solved_share": sum(map(rewards.solved, valid)) / len(valid) if valid else None,
+        "tokens": sampled_tokens(group), "seconds_s": seconds,
+    }

@@ -1,0 +1,187 @@
+"""The loop: three pumps over one board.
+
+    generate pump --GENERATED--> evaluate pump --READY|DROPPED--> update pump --permits, version--> generate pump
+
+Every pump is a task of one TaskGroup; each waits only on the board, with a deadline and a name. The update pump leads:
+when it has taken the last batch, or a stop was asked for, it ends and the others are cancelled, which closes every
+environment that is still open. `stop()` lets an update under way finish; then the weights are saved and `run` returns.
+
+Evaluations run between two updates, inside the update pump, so that the policy version stands still while they last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from treadle.agents.group_player import GroupPlayer
+from treadle.agents.limits import Rewards
+from treadle.core.ports import Statistics
+from treadle.envs.task import Taskset
+from treadle.pipeline.board import Board, State
+from treadle.pipeline.checkpoints import Checkpoints
+from treadle.pipeline.config import PipelineConfig
+from treadle.pipeline.evaluate import EvaluatePump
+from treadle.pipeline.filters import EnoughValid, Filter, ZeroVariance
+from treadle.pipeline.generate import GeneratePump
+from treadle.pipeline.ledger import Ledger
+from treadle.pipeline.permits import Permits
+from treadle.pipeline.placebo import RewardTransform
+from treadle.pipeline.schedule import Schedule, TicketOrder
+from treadle.pipeline.trainer import BlockingThread, Trainer
+from treadle.pipeline.update import UpdatePump
+from treadle.trajectory.group import Sink
+
+if TYPE_CHECKING:  # the room's own namespace needs torch
+    from treadle.inference.port import Engine
+
+EvaluateBetween = Callable[[int], Awaitable[None]]
+"""Evaluates after the update of this number; returns early when the run stops. No update runs meanwhile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopParts:
+    """What a loop is made of."""
+
+    taskset: Taskset
+    player: GroupPlayer
+    trainer: Trainer
+    engine: Engine
+    ledger: Ledger
+    """Holds the listener; the same one must be the player's watcher."""
+    thread: BlockingThread
+    filters: Sequence[Filter]
+    checkpoints: Checkpoints | None = None
+    """None saves nothing."""
+    schedule: Schedule | None = None
+    """None takes strict ticket order."""
+    sink: Sink | None = None
+    """Where groups are stored; None keeps them only while they are needed."""
+    transform: RewardTransform | None = None
+    """Replaces the rewards of a group just before credit; None trains on what the world paid."""
+    evaluate: EvaluateBetween | None = None
+    """Called every `evaluate_every` updates."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopReport:
+    """How a loop ended."""
+
+    reason: str
+    """`done` or `interrupted`."""
+    updates: int
+    """Batches taken, empty ones included."""
+    version: int
+    worst_staleness: int
+    most_outstanding: int
+
+
+def default_filters(config: PipelineConfig, *, rewards: Rewards, min_rollouts: int) -> tuple[Filter, ...]:
+    """Enough valid rollouts; and, where the rule compares siblings, something to compare."""
+    enough = EnoughValid(group_size=config.group_size, min_valid=config.min_valid, min_rollouts=min_rollouts)
+    return (enough, ZeroVariance(rewards=rewards)) if min_rollouts > 1 else (enough,)
+
+
+class Loop:
+    """Reinforcement learning from the first ticket to the last. Runs once."""
+
+    def __init__(self, config: PipelineConfig, parts: LoopParts) -> None:
+        self.config = config
+        self.parts = parts
+        self.permits = Permits(config.permits)
+        self.board = Board(clock=parts.player.player.clock, version=parts.trainer.version)
+        schedule = parts.schedule or TicketOrder(groups_per_update=config.groups_per_update, lag=config.lag)
+        ledger = parts.ledger
+        self._generate = GeneratePump(
+            config, taskset=parts.taskset, player=parts.player, schedule=schedule, ledger=ledger, sink=parts.sink
+        )
+        self._evaluate = EvaluatePump(config, filters=parts.filters, ledger=ledger)
+        self._update = UpdatePump(
+            config, trainer=parts.trainer, engine=parts.engine, schedule=schedule, thread=parts.thread, ledger=ledger,
+            transform=parts.transform,
+        )
+
+    def stop(self) -> None:
+        """Finish the update under way, save, return `interrupted`. From the event loop's thread only."""
+        if not self.board.stopping:
+            self.parts.ledger.tell("run.stopping", {"update": self.board.batches, "reason": "asked to stop"})
+            self.board.stop()
+
+    async def run(self) -> LoopReport:
+        """Run to the end or to `stop()`. Raises the first error of a pump, not a group of errors."""
+        self.parts.ledger.board = self.board
+        self.parts.ledger.meter.read()
+        try:
+            async with asyncio.TaskGroup() as pumps:
+                others = [
+                    pumps.create_task(self._generate.run(self.board, self.permits), name="generate pump"),
+                    pumps.create_task(self._evaluate.run(self.board), name="evaluate pump"),
+                ]
+                await self._lead()
+                for task in others:
+                    task.cancel()
+        except BaseExceptionGroup as several:
+            raise _first(several) from None
+        finally:
+            self._close_open_tickets()
+            self.parts.ledger.board = None
+        if self.parts.checkpoints is not None:
+            await self.parts.checkpoints.save(update=self.board.batches)
+        return LoopReport(
+            reason="done" if self.board.batches >= self.config.updates else "interrupted",
+            updates=self.board.batches, version=self.board.version,
+            worst_staleness=self._update.worst_staleness, most_outstanding=self.permits.most,
+        )
+
+    def statistics(self) -> Statistics:
+        """Permits and tickets."""
+        states = [entry.state for entry in self.board.entries.values()]
+        counts = {f"tickets_{state}": float(states.count(state)) for state in State}
+        return Statistics(values={**self.permits.statistics().values, **counts})
+
+    async def _lead(self) -> None:
+        """The update pump: batch after batch until the last one or a stop."""
+        while self.board.batches < self.config.updates:
+            batch = await self._update.next_batch(self.board)
+            if batch is None:
+                return
+            await self._update.take(self.board, self.permits, batch)
+            if self.board.stopping:
+                return
+            await self._between(self.board.batches)
+
+    async def _between(self, update: int) -> None:
+        config, parts = self.config, self.parts
+        if update >= config.updates:
+            return
+        if config.save_every and update % config.save_every == 0 and parts.checkpoints is not None:
+            await self._occupied(f"checkpoint after update {update}", parts.checkpoints.save(update=update))
+        if config.evaluate_every and update % config.evaluate_every == 0 and parts.evaluate is not None:
+            await self._occupied(f"evaluation after update {update}", parts.evaluate(update))
+
+    async def _occupied(self, what: str, work: Awaitable[object]) -> None:
+        self.board.occupied = what
+        try:
+            await work
+        finally:
+            self.board.occupied = ""
+
+    def _close_open_tickets(self) -> None:
+        """What was admitted and not trained ends here: dropped, reason `cancelled`."""
+        for entry in list(self.board.entries.values()):
+            if entry.state not in (State.DROPPED, State.TRAINED):
+                self.board.move(entry, State.DROPPED, reason="cancelled")
+                self.parts.ledger.judged(entry)
+            self.parts.ledger.forget(entry.group)
+            self.board.remove(entry.ticket)
+            self.permits.give_back(entry.ticket)
+
+
+def _first(several: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first real error inside nested groups."""
+    error: BaseException = several
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,92 @@
+"""What one batch looked like, and how fast the run goes: the numbers of `update.done`."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from treadle.agents.limits import Rewards
+from treadle.agents.stages import STAGES, Window
+from treadle.core.events import Value
+from treadle.core.outcome import Status
+from treadle.pipeline.board import Entry, State
+
+RECENT = 10
+"""Updates whose pace the remaining time is estimated from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchReport:
+    """Counts and means over every rollout of a batch, dropped groups included: what the policy did."""
+
+    groups: int
+    """Groups that trained."""
+    dropped: int
+    rollouts: int
+    """Valid ones."""
+    reward_mean: float | None
+    reward_std: float | None
+    solved_share: float | None
+    turns_mean: float | None
+    tokens_mean: float | None
+    truncated_share: float | None
+
+    @classmethod
+    def of(cls, batch: Sequence[Entry], rewards: Rewards) -> BatchReport:
+        """Read a batch."""
+        raw, turns, tokens = [], [], []
+        solved = truncated = 0
+        for entry in batch:
+            for rollout in entry.group.valid:
+                assert rollout.outcome is not None
+                value = rewards.raw(rollout)
+                raw += [] if value is None else [value]
+                solved += rewards.solved(rollout)
+                truncated += rollout.outcome.status is Status.TRUNCATED
+                actions = [s for s in entry.group.segments.values() if s.rollout == rollout.id and s.is_action]
+                turns.append(len(actions))
+                tokens.append(sum(map(len, actions)))
+        n = len(turns)
+        return cls(
+            groups=sum(entry.state is State.TRAINED for entry in batch),
+            dropped=sum(entry.state is State.DROPPED for entry in batch), rollouts=n,
+            reward_mean=statistics.fmean(raw) if raw else None, reward_std=statistics.pstdev(raw) if raw else None,
+            solved_share=solved / n if n else None, turns_mean=sum(turns) / n if n else None,
+            tokens_mean=sum(tokens) / n if n else None, truncated_share=truncated / n if n else None,
+        )
+
+    def short(self) -> dict[str, Value]:
+        """What a skipped update still says."""
+        return {"dropped": self.dropped, "solved_share": self.solved_share, "reward_mean": self.reward_mean}
+
+    def long(self) -> dict[str, Value]:
+        """Everything."""
+        return {
+            **self.short(), "groups": self.groups, "rollouts": self.rollouts, "reward_std": self.reward_std,
+            "turns_mean": self.turns_mean, "tokens_mean": self.tokens_mean, "truncated_share": self.truncated_share,
+        }
+
+
+class Pace:
+    """Seconds per update, and what follows from them."""
+
+    def __init__(self, updates: int) -> None:
+        self._updates = updates
+        self._seconds: list[float] = []
+
+    def skipped(self, seconds: float) -> None:
+        """An empty batch took this long."""
+        self._seconds.append(seconds)
+
+    def values(self, number: int, window: Window) -> dict[str, Value]:
+        """Rates, idle shares and the time left after update `number`, from the window since the last one."""
+        self._seconds.append(window.seconds)
+        tokens = window.counts.get("tokens", 0.0)
+        recent = self._seconds[-RECENT:]
+        return {
+            "seconds_s": window.seconds, "eta_s": sum(recent) / len(recent) * (self._updates - number),
+            "tokens_generated": int(tokens), "tokens_per_s": tokens / window.seconds if window.seconds > 0 else 0.0,
+            "failed": int(window.counts.get("failed", 0)), "retries": int(window.counts.get("retries", 0)),
+            "regime": window.regime, **{f"{stage}_idle_share": window.idle_share(stage) for stage in STAGES},
+        }

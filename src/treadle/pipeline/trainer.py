@@ -1,0 +1,134 @@
+"""The trainer: from a batch of groups to a new policy version, and the thread that it runs in.
+
+The pipeline knows a `Trainer`; `LearnerTrainer` is the one that owns no cleverness: forest, credit, packs, one
+update of the learner. Everything here blocks for seconds, so the pipeline calls it through a `BlockingThread`: one
+thread, one call at a time, each with a name and a deadline, while the event loop goes on serving environments and
+engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from treadle.algorithms.aggregation import Aggregation
+from treadle.algorithms.credit import CreditRule, assign
+from treadle.core.errors import DeadlineExceeded
+from treadle.core.ports import WeightRef
+from treadle.trajectory.forest import Forest
+from treadle.trajectory.group import Group
+
+if TYPE_CHECKING:  # both need torch, which must not be loaded to look at a pipeline
+    from treadle.algorithms.losses import Loss
+    from treadle.learner.learner import Learner
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainReport:
+    """What one update did."""
+
+    version: int
+    """Policy version after it."""
+    loss: float
+    grad_norm: float
+    lr: float
+    tokens_trained: int
+    seconds: float
+    skipped: bool = False
+    """True when the weights stayed as they were: nothing to train, or a gradient that was not finite."""
+    stats: Mapping[str, float] = field(default_factory=dict)
+    """What the loss reports, by name."""
+
+
+class Trainer(Protocol):
+    """Trains a policy. Every method blocks and is called from one thread at a time."""
+
+    @property
+    def version(self) -> int:
+        """The policy's version now."""
+        ...
+
+    def train(self, groups: Sequence[Group]) -> TrainReport:
+        """One update on these groups."""
+        ...
+
+    def publish(self) -> WeightRef:
+        """Where the engine finds the weights of now."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Write a checkpoint; the folder is there whole or not at all."""
+        ...
+
+
+class LearnerTrainer:
+    """Rule, aggregation and loss around a learner."""
+
+    def __init__(self, learner: Learner, *, rule: CreditRule, aggregation: Aggregation, loss: Loss) -> None:
+        self.learner = learner
+        self.rule = rule
+        self.aggregation = aggregation
+        self.loss = loss
+
+    @property
+    def version(self) -> int:
+        """The policy's version now."""
+        return self.learner.policy.version
+
+    def train(self, groups: Sequence[Group]) -> TrainReport:
+        """Credit over the whole batch, packs, one update."""
+        from treadle.learner.pack import pack
+
+        forest = Forest.of(groups)
+        collapsed, denominator = assign(forest, self.rule, self.aggregation)
+        packs = pack(
+            forest, collapsed, denominator=denominator, budget_tokens=self.learner.config.tokens_per_pack
+        )
+        report = self.learner.update(packs, self.loss)
+        return TrainReport(
+            version=report.version, loss=report.loss, grad_norm=report.grad_norm, lr=report.lr,
+            tokens_trained=report.tokens_trained, seconds=report.seconds, skipped=bool(report.skipped),
+            stats=dict(report.stats),
+        )
+
+    def publish(self) -> WeightRef:
+        """Where the engine finds the weights of now."""
+        return self.learner.publish()
+
+    def save(self, folder: Path) -> None:
+        """Weights, optimiser and counters."""
+        self.learner.save(folder)
+
+
+class BlockingThread:
+    """One thread for what blocks. A context manager; leaving it waits for nothing but the call under way."""
+
+    def __init__(self, name: str = "treadle-update") -> None:
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+
+    async def call(self, what: str, function: Callable[[], T], *, deadline_s: float) -> T:
+        """Run `function` there. Raises DeadlineExceeded naming `what`; the thread then goes on alone."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(deadline_s) as deadline:
+                return await loop.run_in_executor(self._pool, function)
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            raise DeadlineExceeded(f"{what}: not finished after {deadline_s:g} s") from None
+
+    def close(self) -> None:
+        """Take no more calls."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def __enter__(self) -> BlockingThread:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

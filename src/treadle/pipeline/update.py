@@ -1,0 +1,155 @@
+"""The update pump: the next batch -> bound -> credit, packs, step -> version + 1 -> load -> permits back.
+
+Waits for: every ticket of the next batch to be settled (the evaluate pump wakes it). Wakes: the generate pump, when it
+gives the batch's permits back. The step itself runs in the blocking thread, so rollouts go on meanwhile.
+
+Staleness is the learner's version at the update minus the oldest version among the trained tokens and the KV they were
+computed on. It is bounded here, at selection, whatever the schedule did: a group past the bound is dropped, reason
+`stale`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from treadle.core.errors import EnvError, InfraError, TreadleError
+from treadle.core.outcome import Origin
+from treadle.pipeline.board import Board, Entry, State
+from treadle.pipeline.config import PipelineConfig
+from treadle.pipeline.ledger import Ledger
+from treadle.pipeline.permits import Permits
+from treadle.pipeline.placebo import RewardTransform
+from treadle.pipeline.schedule import Schedule
+from treadle.pipeline.statistics import BatchReport, Pace
+from treadle.pipeline.trainer import BlockingThread, Trainer, TrainReport
+
+if TYPE_CHECKING:  # the room's own namespace needs torch
+    from treadle.inference.port import Engine
+
+
+class UpdatePump:
+    """Takes batches off the board."""
+
+    def __init__(
+        self, config: PipelineConfig, *, trainer: Trainer, engine: Engine, schedule: Schedule, thread: BlockingThread,
+        ledger: Ledger, transform: RewardTransform | None = None,
+    ) -> None:
+        self.config = config
+        self.trainer = trainer
+        self.engine = engine
+        self.schedule = schedule
+        self.thread = thread
+        self.ledger = ledger
+        self.transform = transform
+        self.worst_staleness = 0
+        """Worst staleness that was ever trained on."""
+        self.pace = Pace(config.updates)
+        self._failed_batches = 0
+
+    async def next_batch(self, board: Board) -> list[Entry] | None:
+        """The next batch in the schedule's order; None when the run stops first."""
+        await board.until(
+            lambda: board.stopping or self.schedule.select(board) is not None,
+            what=f"update {board.batches + 1} waits for its groups", stall_s=self.config.stall_s,
+        )
+        if board.stopping:
+            return None
+        tickets = self.schedule.select(board)
+        assert tickets is not None
+        return [board.entries[ticket] for ticket in tickets]
+
+    async def take(self, board: Board, permits: Permits, batch: Sequence[Entry]) -> None:
+        """Train a batch, close its tickets, give its permits back."""
+        ready = self._bounded(batch)
+        number = board.batches + 1
+        report: TrainReport | None = None
+        staleness: list[int] = []
+        if ready:
+            self.ledger.tell("update.started", {
+                "update": number, "version": self.trainer.version, "groups": len(ready), "tickets": len(batch),
+            })
+            staleness = [self._staleness(entry) for entry in ready]
+            self.worst_staleness = max(self.worst_staleness, *staleness)
+            report = await self._train(board, number, ready)
+            for entry, stale in zip(ready, staleness, strict=True):
+                board.move(entry, State.TRAINED)
+                self.ledger.trained(entry, version=report.version, staleness=stale)
+        self._report(number, batch, report, staleness)
+        board.version = self.trainer.version
+        board.batches += 1
+        for entry in batch:
+            self.ledger.forget(entry.group)
+            board.remove(entry.ticket)
+            permits.give_back(entry.ticket)
+        board.touch()
+        self._give_up_on_failures(batch)
+
+    async def _train(self, board: Board, number: int, ready: Sequence[Entry]) -> TrainReport:
+        groups = [entry.group if self.transform is None else self.transform(entry.group) for entry in ready]
+        board.occupied = f"update {number}"
+        try:
+            with self.ledger.meter.busy("update"):
+                report = await self.thread.call(
+                    board.occupied, lambda: self.trainer.train(groups), deadline_s=self.config.update_s
+                )
+                async with asyncio.timeout(self.config.update_s):
+                    loaded = await self.engine.load(self.trainer.publish())
+        finally:
+            board.occupied = ""
+        assert loaded == report.version, f"the engine serves version {loaded}, the learner made {report.version}"
+        return report
+
+    def _bounded(self, batch: Sequence[Entry]) -> list[Entry]:
+        """The ready groups of a batch that are within the bound; the others are dropped here."""
+        kept = []
+        for entry in batch:
+            if entry.state is not State.READY:
+                continue
+            if self._staleness(entry) > self.config.staleness_bound:
+                entry.state, entry.reason = State.DROPPED, "stale"
+                self.ledger.judged(entry)
+            else:
+                kept.append(entry)
+        return kept
+
+    def _staleness(self, entry: Entry) -> int:
+        oldest = entry.group.oldest_version
+        return 0 if oldest is None else self.trainer.version - oldest
+
+    def _report(
+        self, number: int, batch: Sequence[Entry], report: TrainReport | None, staleness: Sequence[int]
+    ) -> None:
+        facts = BatchReport.of(batch, self.ledger.rewards)
+        window = self.ledger.meter.read()
+        if report is None:
+            self.pace.skipped(window.seconds)
+            self.ledger.tell("update.skipped", {
+                "update": number, "updates": self.config.updates, "version": self.trainer.version,
+                "reason": "empty", **facts.short(),
+            })
+            return
+        self.ledger.tell("update.done", {
+            "update": number, "updates": self.config.updates, "version": report.version, **facts.long(),
+            **self.pace.values(number, window), "loss": report.loss, "grad_norm": report.grad_norm, "lr": report.lr,
+            "tokens_trained": report.tokens_trained, "update_s": report.seconds, "skipped": report.skipped,
+            "staleness": max(staleness), "staleness_mean": sum(staleness) / len(staleness),
+            **{f"stat.{name}": value for name, value in report.stats.items()},
+        })
+
+    def _give_up_on_failures(self, batch: Sequence[Entry]) -> None:
+        """Raise the last failure when batch after batch has nothing that could be scored: that is no bad luck."""
+        if any(entry.group.valid for entry in batch):
+            self._failed_batches = 0
+            return
+        self._failed_batches += 1
+        if self._failed_batches < self.config.failed_batches:
+            return
+        ends = [r.outcome for entry in batch for r in entry.group.rollouts.values() if r.outcome is not None]
+        last = next((outcome for outcome in reversed(ends) if outcome.failed), None)
+        line = "no score" if last is None else f"({last.status}, {last.origin}) {last.type}: {last.message}"
+        kinds: dict[Origin, type[TreadleError]] = {Origin.INFRA: InfraError}
+        raise kinds.get(Origin.NONE if last is None else last.origin, EnvError)(
+            f"no rollout of {self._failed_batches} batches in a row could be scored; the last one: {line}"
+        )
