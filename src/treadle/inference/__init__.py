@@ -1,0 +1,7 @@
+"""Floor 3: engines. Ids in, ids out; nothing here knows messages, tasks or rewards."""
+
+from treadle.inference.config import EngineConfig
+from treadle.inference.engine import LocalEngine
+from treadle.inference.port import Engine, LoadMode, LoadSignal
+
+__all__ = ["Engine", "EngineConfig", "LoadMode", "LoadSignal", "LocalEngine"]

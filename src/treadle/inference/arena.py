@@ -1,0 +1,156 @@
+"""The KV arena: where keys and values of all sequences live, and how a piece of it is found.
+
+Per layer there is one flat store for keys and one for values, `[tokens * Hk, D]`, allocated once and zeroed lazily by
+the operating system. It is cut into equal blocks. A block in use belongs to one *class*, a pair (row capacity C, shared
+or own), and is cut into rows of C tokens, each laid out `[Hk, C, D]`. So for every class the whole store can be read
+as `[rows, Hk, C, D]`, rows of one class in neighbouring blocks form one strided tensor, and attention over many
+sequences is one batched matrix product with no copy. Rows and blocks are taken lowest first, which keeps them adjacent.
+
+A `Run` is a row with a length: consecutive tokens of one sequence, with the policy version of every entry. A run that
+outgrows its row moves to a row of twice the size: each entry is copied less than once on average. An empty block goes
+back to the common pool, so nothing fragments. The arena knows no rollouts and never evicts: `take` says None.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from treadle.inference.config import row_capacity
+
+ClassKey = tuple[int, bool]
+"""Row capacity in tokens; True for runs that several sequences attend to."""
+
+
+@dataclass(slots=True)
+class Run:
+    """Consecutive KV entries of one sequence, in one row."""
+
+    row: int
+    """Index among the rows of capacity `capacity` that the whole arena would hold."""
+    capacity: int
+    shared: bool
+    length: int = 0
+    """Entries written."""
+    versions: list[tuple[int, int]] = field(default_factory=list)
+    """Run-length policy versions of the entries; counts sum to `length`."""
+
+    def append(self, count: int, version: int) -> None:
+        """Note that `count` entries were written under `version`."""
+        self.length += count
+        if self.versions and self.versions[-1][0] == version:
+            version, before = self.versions.pop()
+            count += before
+        self.versions.append((version, count))
+
+    def truncate(self, length: int) -> None:
+        """Forget the entries from `length` on."""
+        assert 0 <= length <= self.length
+        surplus = self.length - length
+        while surplus:
+            version, count = self.versions.pop()
+            if count > surplus:
+                self.versions.append((version, count - surplus))
+            surplus -= min(count, surplus)
+        self.length = length
+
+    @property
+    def oldest(self) -> int | None:
+        """Oldest version among the entries; None when there are none."""
+        return min((v for v, _ in self.versions), default=None)
+
+
+class Arena:
+    """The store and its free rows. All methods are called by the engine's worker thread."""
+
+    def __init__(
+        self, *, layers: int, kv_heads: int, head_dim: int, tokens: int, block_tokens: int, like: Tensor
+    ) -> None:
+        self.layers = layers
+        self.kv_heads = kv_heads
+        self.head_dim = head_dim
+        self.block_tokens = block_tokens
+        self.blocks = tokens // block_tokens
+        shape = (self.blocks * block_tokens * kv_heads, head_dim)
+        # zeros, not empty: entries behind a run's length meet weight 0 in attention, and 0 * nan is nan.
+        self.k: list[Tensor] = [torch.zeros(shape, dtype=like.dtype, device=like.device) for _ in range(layers)]
+        self.v: list[Tensor] = [torch.zeros(shape, dtype=like.dtype, device=like.device) for _ in range(layers)]
+        self.copied_tokens = 0
+        """Entries copied by moves since the start."""
+        self._free_blocks = set(range(self.blocks))
+        self._free_rows: dict[ClassKey, set[int]] = {}
+        self._used: dict[tuple[ClassKey, int], int] = {}
+        """Rows in use of each block that has a class."""
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes of one KV entry over all layers."""
+        return 2 * self.layers * self.kv_heads * self.head_dim * self.k[0].element_size()
+
+    @property
+    def free_tokens(self) -> int:
+        """Tokens in blocks without a class."""
+        return len(self._free_blocks) * self.block_tokens
+
+    def rows(self, layer: int, capacity: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of one layer as rows of `capacity`: two views [rows * Hk, C, D]."""
+        shape = (-1, capacity, self.head_dim)
+        return self.k[layer].view(shape), self.v[layer].view(shape)
+
+    def take(self, tokens: int, *, shared: bool) -> Run | None:
+        """An empty run in a row that holds `tokens`; None when no row and no block is free."""
+        capacity = row_capacity(tokens)
+        key = (capacity, shared)
+        free = self._free_rows.setdefault(key, set())
+        per_block = self.block_tokens // capacity
+        if not free:
+            if not self._free_blocks:
+                return None
+            block = min(self._free_blocks)
+            self._free_blocks.remove(block)
+            free.update(range(block * per_block, (block + 1) * per_block))
+            self._used[key, block] = 0
+        row = min(free)
+        free.remove(row)
+        self._used[key, row // per_block] += 1
+        return Run(row=row, capacity=capacity, shared=shared)
+
+    def give(self, run: Run) -> None:
+        """Take a run's row back."""
+        key = (run.capacity, run.shared)
+        per_block = self.block_tokens // run.capacity
+        block = run.row // per_block
+        self._free_rows[key].add(run.row)
+        self._used[key, block] -= 1
+        if self._used[key, block] == 0:
+            del self._used[key, block]
+            self._free_rows[key].difference_update(range(block * per_block, (block + 1) * per_block))
+            self._free_blocks.add(block)
+
+    def move(self, run: Run, tokens: int) -> bool:
+        """Put `run` into a row that holds `tokens`, with its entries. False when there is no room."""
+        if tokens <= run.capacity:
+            return True
+        fresh = self.take(tokens, shared=run.shared)
+        if fresh is None:
+            return False
+        old, new, n = self._heads(run), self._heads(fresh), run.length
+        for layer in range(self.layers):
+            for store in (self.k[layer], self.v[layer]):
+                source = store.view(-1, run.capacity, self.head_dim)[old, :n]
+                store.view(-1, fresh.capacity, self.head_dim)[new, :n] = source
+        self.copied_tokens += n
+        self.give(run)
+        run.row, run.capacity = fresh.row, fresh.capacity
+        return True
+
+    def scrub(self, run: Run) -> None:
+        """Zero a run's row: after a failed forward it may hold values that are not finite."""
+        heads = self._heads(run)
+        for store in (*self.k, *self.v):
+            store.view(-1, run.capacity, self.head_dim)[heads] = 0
+
+    def _heads(self, run: Run) -> slice:
+        return slice(run.row * self.kv_heads, (run.row + 1) * self.kv_heads)

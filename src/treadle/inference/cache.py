@@ -1,0 +1,259 @@
+"""Which KV is held for whom: the kept KV of rollouts, the trunks of groups, and what goes when memory is short.
+
+A `Context` is the KV of one token sequence: first the trunk it shares, then a run of its own. It is *busy* while a
+request works on it and *idle* between two turns of its rollout. A `Trunk` is the prompt of a group without its last
+token: each member computes that one itself and draws its own continuation. Trunks carry the policy version that
+computes them; a context attaches only to a trunk of the present version, and only if its ids really start with it.
+
+Everything here is a saving, never needed for a right answer: a context or a trunk may vanish between two requests and
+is computed anew. When the arena is full, what has been idle longest goes first. All methods are called by the worker.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from treadle.core.ports import CacheHint, Ids
+from treadle.inference.arena import Arena, Run
+
+NO_IDS: Ids = np.zeros(0, dtype=np.int32)
+HEADROOM = 32
+"""Entries beyond the known tokens that a new run has room for, so that it does not move at once."""
+
+
+@dataclass(slots=True, eq=False)
+class Trunk:
+    """KV that the rollouts of a group share."""
+
+    key: str
+    ids: Ids
+    version: int
+    """The policy version of all its entries."""
+    run: Run
+    users: int = 0
+    """Contexts that build on it."""
+    open: bool = True
+    """False when no further context may attach: released, outdated or broken."""
+    broken: bool = False
+    """Its entries may not be finite: its row is cleaned before anybody else gets it."""
+    used_at: int = 0
+
+    @property
+    def ready(self) -> bool:
+        """Whether every entry is there."""
+        return self.run.length == len(self.ids)
+
+
+@dataclass(slots=True, eq=False)
+class Context:
+    """KV of one sequence: its trunk, if any, and its own run."""
+
+    own: Run
+    trunk: Trunk | None = None
+    key: str = ""
+    """Rollout key under which it is kept; empty when it ends with its request."""
+    ids: Ids = field(default_factory=lambda: NO_IDS)
+    """Ids of all entries, trunk included; brought up to date when it becomes idle."""
+    busy: bool = True
+    released: bool = False
+    used_at: int = 0
+
+    @property
+    def base(self) -> int:
+        """Entries of the trunk, counted whole."""
+        return 0 if self.trunk is None else len(self.trunk.ids)
+
+    @property
+    def length(self) -> int:
+        """Entries held, a trunk in the making counted whole."""
+        return self.base + self.own.length
+
+    @property
+    def oldest(self) -> int | None:
+        """Oldest policy version among the entries; None when there are none."""
+        runs = (self.own,) if self.trunk is None else (self.trunk.run, self.own)
+        return min((r.oldest for r in runs if r.oldest is not None), default=None)
+
+
+class KvCache:
+    """Contexts by rollout and trunks by group."""
+
+    def __init__(self, arena: Arena) -> None:
+        self.arena = arena
+        self.evicted = 0
+        """Contexts and trunks dropped for want of room since the start."""
+        self.reused_tokens = 0
+        """Prompt tokens whose KV was there already, trunks included, since the start."""
+        self._contexts: dict[str, Context] = {}
+        self._trunks: dict[str, Trunk] = {}
+        self._closed_trunks: set[Trunk] = set()
+        """Trunks that nobody may join, but that some context still builds on."""
+        self._now = 0
+
+    @property
+    def held_tokens(self) -> int:
+        """Entries in kept contexts and trunks, busy ones included."""
+        trunks = sum(t.run.length for t in (*self._trunks.values(), *self._closed_trunks))
+        return trunks + sum(c.own.length for c in self._contexts.values())
+
+    def open(self, ids: Ids, hint: CacheHint | None, version: int) -> Context | None:
+        """A busy context for the sequence `ids`, with what is held of it; None when there is no room for it now."""
+        self._now += 1
+        kept = self._contexts.get(hint.rollout) if hint is not None else None
+        if kept is not None and not kept.busy:
+            if self._matches(kept, ids):
+                return self._resume(kept, ids)
+            self.drop(kept)
+        private = hint is None or (kept is not None and kept.busy)
+        trunk = None if hint is None else self._trunk_for(ids, hint, version)
+        base = 0 if trunk is None else len(trunk.ids)
+        own = self._take(len(ids) - base + HEADROOM, shared=False, keep=trunk)
+        if own is None:
+            return None
+        context = Context(own=own, trunk=trunk, key="" if private or hint is None else hint.rollout)
+        if trunk is not None:
+            self.reused_tokens += base if trunk.users or trunk.ready else 0
+            trunk.users += 1
+            trunk.used_at = self._now
+        if context.key:
+            self._contexts[context.key] = context
+        return context
+
+    def grow(self, context: Context, tokens: int) -> bool:
+        """Make room for `tokens` entries in all. False when there is none now."""
+        own = tokens - context.base
+        while not self.arena.move(context.own, own):
+            if not self._evict_one():
+                return False
+        return True
+
+    def close(self, context: Context, ids: Ids) -> None:
+        """The request is over; keep the entries of `ids` for the rollout's next turn, if it has one."""
+        if not context.key or context.released or len(ids) <= context.base:
+            self.drop(context)
+            return
+        context.own.truncate(len(ids) - context.base)
+        self._now += 1
+        context.ids, context.busy, context.used_at = ids, False, self._now
+
+    def drop(self, context: Context) -> None:
+        """Forget a context at once."""
+        if self._contexts.get(context.key) is context:
+            del self._contexts[context.key]
+        self.arena.give(context.own)
+        trunk = context.trunk
+        if trunk is not None:
+            trunk.users -= 1
+            self._settle(trunk)
+
+    def spoil(self, context: Context) -> None:
+        """Its entries may be broken: forget them, clean the rows, and let nobody join its trunk."""
+        self.arena.scrub(context.own)
+        trunk = context.trunk
+        if trunk is not None:
+            trunk.broken = True
+            if trunk.open:
+                self._close_trunk(trunk)
+        self.drop(context)
+
+    def release(self, key: str) -> None:
+        """A rollout or a trunk is no longer needed."""
+        context = self._contexts.get(key)
+        if context is not None:
+            context.released = True
+            if not context.busy:
+                self.drop(context)
+        trunk = self._trunks.get(key)
+        if trunk is not None:
+            self._close_trunk(trunk)
+
+    def renew(self, version: int) -> None:
+        """The policy is at `version`: trunks of another version take no new members, unused ones go at once.
+
+        A trunk still in the making starts again, so that all its entries have one version.
+        """
+        for trunk in [t for t in self._trunks.values() if t.version != version]:
+            if trunk.ready or not trunk.users:
+                self._close_trunk(trunk)
+            else:
+                trunk.run.truncate(0)
+                trunk.version = version
+
+    def forget_idle(self) -> None:
+        """Drop every idle context."""
+        for context in [c for c in self._contexts.values() if not c.busy]:
+            self.drop(context)
+
+    def _matches(self, kept: Context, ids: Ids) -> bool:
+        """Whether `ids` shares at least the trunk and one entry with a kept context."""
+        return _common(kept.ids, ids[:-1]) > kept.base
+
+    def _resume(self, kept: Context, ids: Ids) -> Context | None:
+        """The kept context, cut to what `ids` shares with it; None when there is no room for the rest now."""
+        common = _common(kept.ids, ids[:-1])
+        kept.own.truncate(common - kept.base)
+        kept.busy = True
+        if not self.grow(kept, len(ids)):
+            kept.ids, kept.busy = kept.ids[:common], False
+            return None
+        self.reused_tokens += common
+        return kept
+
+    def _trunk_for(self, ids: Ids, hint: CacheHint, version: int) -> Trunk | None:
+        length = hint.trunk_len - 1
+        if not hint.trunk or length < 1 or length >= len(ids):
+            return None
+        trunk = self._trunks.get(hint.trunk)
+        if trunk is not None and trunk.version != version:
+            self._close_trunk(trunk)
+            trunk = None
+        if trunk is not None:
+            return trunk if np.array_equal(trunk.ids, ids[:length]) else None
+        run = self._take(length, shared=True)
+        if run is None:
+            return None
+        trunk = Trunk(key=hint.trunk, ids=ids[:length].copy(), version=version, run=run)
+        self._trunks[hint.trunk] = trunk
+        return trunk
+
+    def _take(self, tokens: int, *, shared: bool, keep: Trunk | None = None) -> Run | None:
+        while (run := self.arena.take(tokens, shared=shared)) is None:
+            if not self._evict_one(keep=keep):
+                return None
+        return run
+
+    def _evict_one(self, *, keep: Trunk | None = None) -> bool:
+        idle: list[Context | Trunk] = [c for c in self._contexts.values() if not c.busy]
+        idle += [t for t in self._trunks.values() if not t.users and t is not keep]
+        if not idle:
+            return False
+        victim = min(idle, key=lambda x: x.used_at)
+        self.evicted += 1
+        if isinstance(victim, Context):
+            self.drop(victim)
+        else:
+            self._close_trunk(victim)
+        return True
+
+    def _close_trunk(self, trunk: Trunk) -> None:
+        trunk.open = False
+        if self._trunks.get(trunk.key) is trunk:
+            del self._trunks[trunk.key]
+        self._closed_trunks.add(trunk)
+        self._settle(trunk)
+
+    def _settle(self, trunk: Trunk) -> None:
+        if trunk in self._closed_trunks and not trunk.users:
+            self._closed_trunks.remove(trunk)
+            if trunk.broken:
+                self.arena.scrub(trunk.run)
+            self.arena.give(trunk.run)
+
+
+def _common(a: Ids, b: Ids) -> int:
+    """Length of the longest common prefix."""
+    n = min(len(a), len(b))
+    differs = np.flatnonzero(a[:n] != b[:n])
+    return int(differs[0]) if len(differs) else n

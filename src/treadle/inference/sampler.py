@@ -1,0 +1,92 @@
+"""Exact sampling by inverse CDF in two levels, with log-prob and entropy from the same exponentials.
+
+Token id = the smallest i with p_0 + ... + p_i > u. The vocabulary is cut into blocks of 256: the blocks' sums and their
+running sum find the block, the running sum inside it finds the token. A full running sum over the vocabulary, or a
+Gumbel draw for each entry, costs several times more and gives the same distribution.
+Each row reads one number u in [0, 1), so what is drawn does not depend on the rows beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+BLOCK = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """What was drawn for B rows of logits; all on the CPU."""
+
+    ids: list[int]
+    logprobs: list[float]
+    """log p of each id, after temperature."""
+    entropy: list[float]
+    """Nats."""
+    finite: list[bool]
+    """False where the logits were not finite; the other columns mean nothing there."""
+
+
+class Sampler:
+    """Draws ids. Keeps one buffer of exponentials, so a step allocates nothing of the size of the logits."""
+
+    def __init__(self) -> None:
+        self._buffer = torch.empty(0, BLOCK)
+
+    def draw(self, logits: Tensor, *, uniforms: Tensor, temperature: Tensor) -> Drawn:
+        """Draw one id per row.
+
+        logits [B, V], changed in place; uniforms float64 [B] in [0, 1); temperature float32 [B], 0 is greedy.
+        """
+        logits = logits.float()
+        greedy = temperature == 0
+        if not bool((greedy | (temperature == 1)).all()):
+            logits.div_(torch.where(greedy, 1.0, temperature)[:, None].to(logits))
+        rows, vocab = logits.shape
+        top = logits.amax(-1, keepdim=True)
+        mass = self._exponentials(logits, top)  # [B, blocks, 256]
+        sums = mass.sum(-1)
+        total = sums.sum(-1, dtype=torch.float64)
+        # sum p log p: one batched dot product over what is already in memory.
+        weighted = torch.bmm(mass.view(rows, 1, -1)[..., :vocab], logits[:, :, None])[:, 0, 0].double()
+        log_total = total.log() + top[:, 0].double()
+        ids = _inverse_cdf(mass, sums, uniforms.to(logits.device))
+        if bool(greedy.any()):
+            ids = torch.where(greedy.to(ids.device), logits.argmax(-1), ids)
+        chosen = logits.gather(1, ids[:, None])[:, 0].double()
+        logprobs = chosen - log_total
+        entropy = (log_total - weighted / total).clamp_min_(0.0)
+        finite = torch.isfinite(log_total) & torch.isfinite(logprobs)
+        return Drawn(ids=ids.tolist(), logprobs=logprobs.tolist(), entropy=entropy.tolist(), finite=finite.tolist())
+
+    def _exponentials(self, logits: Tensor, top: Tensor) -> Tensor:
+        rows, vocab = logits.shape
+        blocks = -(-vocab // BLOCK)
+        if self._buffer.shape[0] < rows * blocks or self._buffer.device != logits.device:
+            self._buffer = torch.empty(rows * blocks, BLOCK, dtype=torch.float32, device=logits.device)
+        mass = self._buffer[: rows * blocks].view(rows, blocks * BLOCK)
+        mass[:, vocab:] = 0.0
+        torch.sub(logits, top, out=mass[:, :vocab]).exp_()
+        return mass.view(rows, blocks, BLOCK)
+
+
+def _inverse_cdf(mass: Tensor, sums: Tensor, uniforms: Tensor) -> Tensor:
+    """Ids [B] from unnormalised masses [B, blocks, 256], their block sums [B, blocks] and uniforms [B]."""
+    rows = torch.arange(mass.shape[0], device=mass.device)
+    block, rest = _find(sums.double(), uniforms)
+    inner, _ = _find(mass[rows, block].double(), rest)
+    return block * BLOCK + inner
+
+
+def _find(weights: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
+    """Where the running sum of weights [B, n] passes share [B] of its total, and how far into that entry, in [0, 1)."""
+    running = weights.cumsum(-1)
+    total = running[:, -1]
+    # The last number below the total: an entry of weight 0 at the end is never chosen by rounding.
+    goal = torch.minimum(share * total, torch.nextafter(total, torch.zeros_like(total)))
+    index = torch.searchsorted(running, goal[:, None], right=True).clamp_max_(weights.shape[1] - 1)
+    weight = weights.gather(1, index)[:, 0]
+    before = running.gather(1, index)[:, 0] - weight
+    return index[:, 0], ((goal - before) / weight).clamp_(0.0, 1.0)

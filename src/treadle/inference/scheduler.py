@@ -1,0 +1,189 @@
+"""Which tokens go into the next forward.
+
+Requests wait in order of (priority, arrival). One that gets a slot opens a context and runs until it ends. Each step
+takes one token of every flight that decodes; the rest of `max_batch_tokens` goes to prefill in chunks, trunks before
+the members that wait for them. A trunk that completes in a step lets its members run in the same step: within a layer
+all new keys are written before any is read.
+
+Memory: a flight that cannot open its context waits with everyone behind it. One that cannot grow preempts the last in
+order, perhaps itself; a preempted flight goes back to its old place in the queue and is recomputed. A single flight
+always fits, so the first in order always gets on.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+from treadle.core.ports import Ids
+from treadle.inference.arena import Run
+from treadle.inference.cache import Context, KvCache, Trunk
+from treadle.inference.config import EngineConfig
+from treadle.inference.flight import Flight
+
+Order = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """Consecutive tokens of one sequence in one forward."""
+
+    ids: Ids
+    """[n]"""
+    start: int
+    """Position of the first."""
+    before: tuple[Run, ...]
+    """Complete runs that they see, in order."""
+    run: Run
+    """The run that gets their entries; they see its entries too."""
+    owner: Flight | Trunk
+    """Whose tokens they are."""
+    emits: bool
+    """Whether the owner draws its next token from the last one's logits."""
+
+
+class Scheduler:
+    """The waiting and the running. All methods are called by the worker."""
+
+    def __init__(self, config: EngineConfig, cache: KvCache) -> None:
+        self.config = config
+        self.cache = cache
+        self.running: list[Flight] = []
+        self.paused = False
+        """While True nobody gets a slot."""
+        self.preempted = 0
+        """Flights that lost their slot for want of memory since the start."""
+        self._short = False
+        """Memory ran out: nobody gets a slot until a running flight ends."""
+        self._waiting: list[tuple[Order, Flight]] = []
+        self._arrivals = 0
+
+    @property
+    def waiting(self) -> int:
+        """Requests without a slot."""
+        return len(self._waiting)
+
+    @property
+    def idle(self) -> bool:
+        """Whether a step would do nothing."""
+        return not self.running and (self.paused or not self._waiting)
+
+    def submit(self, flight: Flight) -> None:
+        """Queue a new flight."""
+        flight.order = (flight.request.priority, self._arrivals)
+        self._arrivals += 1
+        heapq.heappush(self._waiting, (flight.order, flight))
+
+    def remove(self, flight: Flight) -> None:
+        """Take a flight out, wherever it is; its context is the caller's business."""
+        if flight in self.running:
+            self.running.remove(flight)
+            self._short = False
+        else:
+            self._waiting = [x for x in self._waiting if x[1] is not flight]
+            heapq.heapify(self._waiting)
+
+    def preempt(self, flight: Flight) -> None:
+        """Send a running flight back to the queue without its KV."""
+        self.running.remove(flight)
+        context = flight.context
+        flight.lose_kv()
+        if context is not None:
+            self.cache.drop(context)
+        heapq.heappush(self._waiting, (flight.order, flight))
+
+    def everyone(self) -> list[Flight]:
+        """All flights, running first."""
+        return [*self.running, *(f for _, f in sorted(self._waiting, key=lambda x: x[0]))]
+
+    def plan(self, version: int) -> list[Work]:
+        """The next step's work under this policy version: single tokens first, then the chunks."""
+        self.cache.renew(version)
+        self._admit(version)
+        self._make_room()
+        singles: list[Work] = []
+        chunks: list[Work] = []
+        left = self.config.max_batch_tokens
+        begun: set[Trunk] = set()
+        for flight in self.running:
+            if _decoding(flight):
+                singles.append(_own_work(flight, 1))
+        left -= len(singles)
+        for flight in self.running:
+            if left <= 0:
+                break
+            if _decoding(flight):
+                continue
+            trunk = _context(flight).trunk
+            if trunk is not None and not trunk.ready:
+                if trunk not in begun:
+                    begun.add(trunk)
+                    work = _trunk_work(trunk, left)
+                    chunks.append(work)
+                    left -= len(work.ids)
+                if left <= 0 or not _complete_after(trunk, chunks):
+                    continue
+            work = _own_work(flight, min(left, flight.pending))
+            left -= len(work.ids)
+            (singles if len(work.ids) == 1 else chunks).append(work)
+        singles.sort(key=lambda w: (w.run.capacity, w.run.row))
+        return singles + chunks
+
+    def _admit(self, version: int) -> None:
+        while self._waiting and len(self.running) < self.config.slots and not self.paused:
+            if self._short and self.running:
+                return
+            flight = self._waiting[0][1]
+            context = self.cache.open(flight.ids[: flight.count], flight.request.cache, version)
+            if context is None:
+                return
+            heapq.heappop(self._waiting)
+            flight.context = context
+            flight.kept = context.length if context.own.length else 0
+            self.running.append(flight)
+            self.running.sort(key=lambda f: f.order)
+
+    def _make_room(self) -> None:
+        for flight in list(self.running):
+            context = flight.context
+            if context is None:
+                continue
+            while not self.cache.grow(context, flight.count):
+                last = self.running[-1]
+                self.preempted += 1
+                self.preempt(last)
+                self._short = True
+                if last is flight:
+                    break
+
+
+def _context(flight: Flight) -> Context:
+    assert flight.context is not None
+    return flight.context
+
+
+def _decoding(flight: Flight) -> bool:
+    context = _context(flight)
+    return flight.pending == 1 and (context.trunk is None or context.trunk.ready)
+
+
+def _own_work(flight: Flight, count: int) -> Work:
+    context = _context(flight)
+    start = context.length
+    return Work(
+        ids=flight.ids[start : start + count],
+        start=start,
+        before=() if context.trunk is None else (context.trunk.run,),
+        run=context.own,
+        owner=flight,
+        emits=start + count == flight.count,
+    )
+
+
+def _trunk_work(trunk: Trunk, most: int) -> Work:
+    start = trunk.run.length
+    return Work(ids=trunk.ids[start : start + most], start=start, before=(), run=trunk.run, owner=trunk, emits=False)
+
+
+def _complete_after(trunk: Trunk, chunks: list[Work]) -> bool:
+    return any(w.owner is trunk and w.start + len(w.ids) == len(trunk.ids) for w in chunks)

@@ -1,0 +1,262 @@
+"""The worker: one thread that steps the engine while the event loop stays free.
+
+The event loop posts small closures (submit, cancel, release, load) into an inbox and wakes the thread; the thread runs
+them between two steps, so scheduler, cache and arena are touched by one thread only and need no lock. Answers go back
+through each flight's `deliver`. With nothing to do the thread sleeps on the inbox's condition until a post wakes it.
+
+One step: hold the policy's gate for reading, plan under the version found there, forward, draw, commit. No weight
+changes inside a step, and every token carries the version that made it. A step that fails takes down the flights in
+it, whose KV is forgotten, and nobody else.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from treadle.core.ports import Clock, Finish
+from treadle.inference.arena import Arena
+from treadle.inference.attention import StepAttention
+from treadle.inference.cache import KvCache, Trunk
+from treadle.inference.config import EngineConfig
+from treadle.inference.flight import Decode, Flight, broken
+from treadle.inference.sampler import Sampler
+from treadle.inference.scheduler import Scheduler, Work
+from treadle.models import Policy
+
+IDLE_S = 60.0
+"""How long the thread sleeps at most before it looks around again."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """What was done since the start."""
+
+    steps: int = 0
+    forward_tokens: int = 0
+    sampled_tokens: int = 0
+    prefilled_tokens: int = 0
+    """Forwarded tokens that were part of a prompt, a trunk or a recomputation."""
+    finished: int = 0
+    cancelled: int = 0
+    failed: int = 0
+    busy_s: float = 0.0
+    """Seconds inside steps, waiting at the gate included."""
+
+
+@dataclass(slots=True)
+class Drain:
+    """New weights that wait until the running requests have ended."""
+
+    version: int
+    done: Callable[[], None]
+
+
+class Worker:
+    """Owns the engine's state and its thread."""
+
+    def __init__(self, policy: Policy, config: EngineConfig, *, clock: Clock, decode: Decode | None) -> None:
+        dims = policy.dims
+        self.arena = Arena(
+            layers=dims.layers,
+            kv_heads=dims.kv_heads,
+            head_dim=dims.head_dim,
+            tokens=config.kv_budget_tokens,
+            block_tokens=config.block_tokens,
+            like=next(policy.module.parameters()),
+        )
+        self.cache = KvCache(self.arena)
+        self.scheduler = Scheduler(config, self.cache)
+        self.counters = Counters()
+        self._policy = policy
+        self._clock = clock
+        self._decode = decode
+        self._sampler = Sampler()
+        self._drains: deque[Drain] = deque()
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._wake = threading.Condition()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="treadle-engine", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def post(self, command: Callable[[], None]) -> None:
+        """Have `command` run by the thread before its next step."""
+        with self._wake:
+            self._inbox.append(command)
+            self._wake.notify()
+
+    def stop(self, timeout_s: float) -> bool:
+        """End after the present step; flights that are left fail. False when it has not ended in time. Blocking."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs and takes requests."""
+        return self._thread.is_alive() and not self._stopping
+
+    # What the event loop posts; all of it runs in the thread.
+
+    def submit(self, flight: Flight) -> None:
+        """Queue a request."""
+        self.scheduler.submit(flight)
+
+    def cancel(self, flight: Flight) -> None:
+        """Nobody waits any more: free its slot, and its KV back to what was there before it."""
+        if flight.done:
+            return
+        self.counters.cancelled += 1
+        self._retire(flight, keep=flight.kept)
+
+    def renew(self, version: int, *, recompute: bool) -> None:
+        """The weights changed between two steps."""
+        self.cache.renew(version)
+        if recompute:
+            for flight in list(self.scheduler.running):
+                self.scheduler.preempt(flight)
+            self.cache.forget_idle()
+
+    def drain(self, drain: Drain) -> None:
+        """Start nothing new until what runs has ended."""
+        self._drains.append(drain)
+        self.scheduler.paused = True
+
+    # The thread.
+
+    def _run(self) -> None:
+        try:
+            while self._next():
+                self._step()
+        finally:
+            self._stopping = True
+            for command in self._take_inbox():
+                command()
+            for flight in self.scheduler.everyone():
+                self._fail(flight, "the engine was closed while the request was in flight")
+            for drain in self._drains:
+                drain.done()
+
+    def _next(self) -> bool:
+        """Run the inbox, wait for work. False when the thread must end."""
+        while not self._stopping:
+            for command in self._take_inbox():
+                command()
+            while self._drains and not self.scheduler.running:
+                drain = self._drains.popleft()
+                self.renew(drain.version, recompute=True)
+                drain.done()
+                self.scheduler.paused = bool(self._drains)
+            if not self.scheduler.idle:
+                return True
+            with self._wake:
+                if not self._inbox and not self._stopping:
+                    self._wake.wait(IDLE_S)
+        return False
+
+    def _take_inbox(self) -> list[Callable[[], None]]:
+        with self._wake:
+            commands = list(self._inbox)
+            self._inbox.clear()
+        return commands
+
+    def _step(self) -> None:
+        works: list[Work] = []
+        begun = self._clock.now()
+        try:
+            with self._policy.gate.read("engine step"), torch.inference_mode():
+                version = self._policy.version
+                works = self.scheduler.plan(version)
+                if works:
+                    self._forward(works, version)
+        # Boundary: whatever a forward raises (memory, a bad model, a closed gate) belongs to the requests in it.
+        except Exception as error:
+            self._break(works, error)
+        self.counters.busy_s += self._clock.now() - begun
+        self.counters.steps += 1
+
+    def _forward(self, works: list[Work], version: int) -> None:
+        device = self.arena.k[0].device
+        ids = torch.from_numpy(np.concatenate([w.ids for w in works]).astype(np.int64)).to(device)
+        pos = torch.from_numpy(np.concatenate([np.arange(w.start, w.start + len(w.ids)) for w in works])).to(device)
+        plan = StepAttention(self.arena, works, heads=self._policy.dims.heads)
+        hidden = self._policy.hidden(ids, pos, plan)
+        ends = np.cumsum([len(w.ids) for w in works]) - 1
+        emits = [i for i, w in enumerate(works) if w.emits]
+        flights = [w.owner for w in works if w.emits and isinstance(w.owner, Flight)]
+        drawn = None
+        if emits:
+            logits = self._policy.logits(hidden[torch.from_numpy(ends[emits]).to(device)])
+            drawn = self._sampler.draw(
+                logits,
+                uniforms=torch.tensor([f.uniform() for f in flights], dtype=torch.float64),
+                temperature=torch.tensor([f.request.sampling.temperature for f in flights]),
+            )
+        for work in works:
+            work.run.append(len(work.ids), version)
+        total = int(ends[-1]) + 1
+        self.counters.forward_tokens += total
+        decoded = sum(1 for f in flights if f.sampled)
+        self.counters.prefilled_tokens += total - decoded
+        if drawn is None:
+            return
+        for i, flight in enumerate(flights):
+            if not drawn.finite[i]:
+                self._fail(flight, f"logits are not finite at policy version {version}")
+                continue
+            flight.take(drawn.ids[i], drawn.logprobs[i], drawn.entropy[i], version)
+            self.counters.sampled_tokens += 1
+            self._end_if_finished(flight)
+
+    def _end_if_finished(self, flight: Flight) -> None:
+        try:
+            finish = flight.finished(self._decode)
+        # Boundary: `decode` is the caller's code; what it raises ends the flight it was called for.
+        except Exception as error:
+            self._fail(flight, f"decoding for stop strings failed: {type(error).__name__}: {error}", error)
+            return
+        if finish is not None:
+            self._finish(flight, finish)
+
+    def _finish(self, flight: Flight, finish: Finish) -> None:
+        completion = flight.completion(finish)
+        self.counters.finished += 1
+        self._retire(flight, keep=flight.count - flight.pending)
+        flight.deliver(completion)
+
+    def _break(self, works: list[Work], error: Exception) -> None:
+        """A step failed: fail its flights and the trunks in the making; without works, everyone that runs."""
+        owners = [w.owner for w in works] or list(self.scheduler.running) or self.scheduler.everyone()
+        trunks = [o for o in owners if isinstance(o, Trunk)]
+        flights = [o for o in owners if isinstance(o, Flight)]
+        flights += [f for f in self.scheduler.running if f.context is not None and f.context.trunk in trunks]
+        for flight in flights:
+            self._fail(flight, f"engine step failed: {type(error).__name__}: {error}", error)
+
+    def _fail(self, flight: Flight, reason: str, cause: Exception | None = None) -> None:
+        if flight.done:
+            return
+        flight.done = True
+        self.counters.failed += 1
+        self.scheduler.remove(flight)
+        context, flight.context = flight.context, None
+        if context is not None:
+            self.cache.spoil(context)
+        flight.deliver(broken(reason, cause))
+
+    def _retire(self, flight: Flight, *, keep: int) -> None:
+        flight.done = True
+        self.scheduler.remove(flight)
+        context, flight.context = flight.context, None
+        if context is not None:
+            self.cache.close(context, flight.ids[:keep])
