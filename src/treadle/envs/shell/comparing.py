@@ -1,0 +1,102 @@
+"""Comparing two files."""
+
+from __future__ import annotations
+
+from treadle.envs.shell.checks import Printed, StatedWord
+from treadle.envs.shell.family import Draft, Draw, Family, Level, noted
+from treadle.envs.shell.names import WORDS
+
+
+def _changed(line: int, old: str, new: str) -> str:
+    """One changed line as `diff` prints it."""
+    return f"{line}c{line}\n< {old}\n---\n> {new}"
+
+
+def _compare(d: Draw) -> Draft:
+    words = d.words(8)
+    *lines, new = words
+    at = d.number(1, len(lines))
+    other = [new if n == at else word for n, word in enumerate(lines, 1)]
+    first, second = d.put(d.file(), lines), d.put(d.file(), other)
+    d.crowd(2)
+    accept = (_changed(at, lines[at - 1], new), _changed(at, new, lines[at - 1]))
+    return Draft(
+        slots={"file": first, "second": second},
+        check=Printed(accept=accept),
+        commands=(f"diff {first} {second}",),
+        misses=(f"cat {first} {second}", f"diff -q {first} {second}", f"diff {first} {first}"),
+    )
+
+
+def _missing(d: Draw) -> Draft:
+    words = d.words(9)
+    gone = d.rng.sample(words[1:], 2)
+    first = d.put(d.file(), words)
+    second = d.put(d.file(), [word for word in words if word not in gone])
+    d.crowd(2)
+    wanted = [word for word in words if word in gone]
+    return Draft(
+        slots={"file": first, "second": second},
+        check=Printed(accept=("\n".join(wanted), "\n".join(f"< {word}" for word in wanted))),
+        commands=(f"grep -v -f {second} {first}",),
+        misses=(f"grep -v -f {first} {second}", f"grep -f {second} {first}", f"cat {first}", f"cat {second}"),
+    )
+
+
+def _compare_hard(d: Draw) -> Draft:
+    shared = d.words(6)
+    path = d.put(d.file(), shared)
+    others = []
+    extras = d.words(3)
+    for extra in extras:
+        lines = list(shared)
+        lines.insert(d.number(1, len(lines)), extra)
+        others.append(d.put(d.file(), lines))
+    note = d.note("file", others[0])
+    return Draft(
+        slots={"note": note, "file": path},
+        check=StatedWord(answer=extras[0], rivals=frozenset(WORDS)),
+        commands=(f"cat {note}", f"diff {path} {others[0]}"),
+        answer=extras[0],
+        misses=(f"diff {path} {others[0]}", f"cat {others[0]}"),
+    )
+
+
+FAMILIES = (
+    Family(
+        name="compare-files",
+        easy=Level(
+            train=(
+                "Compare {file} with {second}.",
+                "Show the difference between {file} and {second}.",
+                "How do {file} and {second} differ?",
+                "Print how {file} differs from {second}.",
+            ),
+            heldout=("What is the difference between {file} and {second}?", "Compare the files {file} and {second}."),
+            build=_compare,
+        ),
+        medium=Level(
+            train=(
+                "Print the lines of {file} that are not in {second}.",
+                "Which lines of {file} are not in {second}?",
+                "Show all lines in {file} that {second} does not have.",
+                "Find the lines of {file} that are not in {second}.",
+            ),
+            heldout=(
+                "In {file}, find every line that is not in {second}.",
+                "Show me the lines of {file} that are missing in {second}.",
+            ),
+            build=_missing,
+        ),
+        hard=noted(
+            "file",
+            _compare_hard,
+            train=(
+                "Compare {file} with it and say the word that only that file has.",
+                "Say which word that file has and {file} does not.",
+            ),
+            heldout=("Then compare {file} with that file, and say the word that only that file has.",),
+        ),
+    ),
+)
+"""The families of this craft."""

@@ -1,0 +1,174 @@
+"""Finding files: by name, by ending, by size."""
+
+from __future__ import annotations
+
+from treadle.envs.shell.checks import Printed, PrintedPaths, StatedNumber, StatedWord
+from treadle.envs.shell.family import Draft, Draw, Family, Level, noted
+
+
+def _find_name(d: Draw) -> Draft:
+    folders = [d.folder() for _ in range(3)]
+    name = d.file()
+    path = d.put(f"{folders[0]}/{name}", d.phrases(2))
+    for folder in folders:
+        d.crowd(2, folder=folder)
+    return Draft(
+        slots={"file": name},
+        check=PrintedPaths(accept=(frozenset([path]),)),
+        commands=(f"find . -name {name}",),
+        misses=("find .", "ls", f"find . -name {folders[0]}", f"echo {name}"),
+    )
+
+
+def _find_ending(d: Draw) -> Draft:
+    folders = [d.folder() for _ in range(2)]
+    ending, other = d.rng.sample(["txt", "log", "csv", "md"], 2)
+    paths = [path for folder in folders for path in d.crowd(d.number(1, 2), folder=folder, ending=ending)]
+    for folder in folders:
+        d.crowd(1, folder=folder, ending=other)
+    return Draft(
+        slots={"ending": ending},
+        check=PrintedPaths(accept=(frozenset(paths),)),
+        commands=(f'find . -name "*.{ending}"',),
+        misses=("find .", "find . -type f", f'find . -name "*.{other}"'),
+    )
+
+
+def _find_name_hard(d: Draw) -> Draft:
+    folders = [d.folder() for _ in range(4)]
+    name = d.file()
+    d.put(f"{folders[0]}/{name}", d.phrases(2))
+    for folder in folders[1:]:
+        d.crowd(1, folder=folder)
+    note = d.note("file", name)
+    return Draft(
+        slots={"note": note},
+        check=StatedWord(answer=folders[0], rivals=frozenset(folders)),
+        commands=(f"cat {note}", f"find . -name {name}"),
+        answer=folders[0],
+        misses=(f"find . -name {name}", "find ."),
+    )
+
+
+def _sized(d: Draw, *, folder: str = "") -> list[str]:
+    """Files of clearly different sizes, smallest first."""
+    prefix = f"{folder}/" if folder else ""
+    sizes = [2, 5, 9, 14]
+    paths = [prefix + d.file() for _ in sizes]
+    for path, size in d.rng.sample(list(zip(paths, sizes, strict=True)), len(sizes)):
+        d.put(path, d.phrases(size))
+    return paths
+
+
+def _largest(d: Draw) -> Draft:
+    paths = _sized(d)
+    return Draft(
+        slots={},
+        check=Printed(accept=(paths[-1],)),
+        commands=("ls -S | head -n 1",),
+        misses=("ls -S", "ls -S | tail -n 1", f"cat {paths[-1]}"),
+    )
+
+
+def _smallest(d: Draw) -> Draft:
+    folder = d.folder()
+    paths = _sized(d, folder=folder)
+    d.crowd(2)
+    path = paths[0]
+    return Draft(
+        slots={"folder": folder},
+        check=Printed(accept=(path, f"./{path}", path.removeprefix(f"{folder}/"))),
+        commands=(f"ls -S {folder} | tail -n 1",),
+        misses=(f"ls -S {folder}", f"ls -S {folder} | head -n 1"),
+    )
+
+
+def _largest_hard(d: Draw) -> Draft:
+    path = _sized(d)[-1]
+    first, second = d.rng.sample(range(11, 99), 2)
+    d.put(path, [str(first), *d.phrases(20)])
+    for other in d.files.keys() - {path}:
+        d.files[other] = f"{second}\n".encode() + d.files[other]
+    return Draft(
+        slots={},
+        check=StatedNumber(answer=first),
+        commands=("ls -S | head -n 1", f"head -n 1 {path}"),
+        answer=str(first),
+        misses=(f"head -n 1 {path}", "head -n 1 *"),
+    )
+
+
+FAMILIES = (
+    Family(
+        name="find-name",
+        easy=Level(
+            train=(
+                "Find the file named {file} and print its path.",
+                "Where is the file named {file}? Print its path.",
+                "Print the path of the file named {file}.",
+                "In which folder is the file named {file}? Print its path.",
+            ),
+            heldout=("Give the path of the file named {file}.", "Look for a file named {file} and print its path."),
+            build=_find_name,
+        ),
+        medium=Level(
+            train=(
+                "Find all files that end in .{ending} and print their paths.",
+                "Where are the files that end in .{ending}? Print their paths.",
+                "Print the paths of all files that end in .{ending}.",
+                "Show the paths of all files whose names end in .{ending}.",
+            ),
+            heldout=(
+                "Give the paths of all files that end in .{ending}.",
+                "Look for files that end in .{ending} and print their paths.",
+            ),
+            build=_find_ending,
+        ),
+        hard=noted(
+            "file",
+            _find_name_hard,
+            train=("Find that file and say which folder it is in.", "Say the folder where that file is."),
+            heldout=("Then find out and say in which folder that file is.",),
+        ),
+    ),
+    Family(
+        name="largest-file",
+        easy=Level(
+            train=(
+                "Which file is the largest?",
+                "Print the name of the largest file.",
+                "Find the largest file and print its name.",
+                "Show the name of the largest file here.",
+            ),
+            heldout=("Give the name of the file that is the largest.", "What is the name of the largest file?"),
+            build=_largest,
+        ),
+        medium=Level(
+            train=(
+                "Which file in the folder {folder} is the smallest?",
+                "Print the name of the smallest file in the folder {folder}.",
+                "Find the smallest file in the folder {folder} and print its name.",
+                "Show the name of the smallest file in {folder}.",
+            ),
+            heldout=(
+                "Give the name of the file in the folder {folder} that is the smallest.",
+                "What is the name of the smallest file in the folder {folder}?",
+            ),
+            build=_smallest,
+        ),
+        hard=Level(
+            train=(
+                "Find the largest file. Say the number on its first line.",
+                "Which file is the largest? Say the number on its first line.",
+                "Look at the largest file and say the number on its first line.",
+                "The largest file begins with a number. Say that number.",
+            ),
+            heldout=(
+                "Find out which file is the largest, then say the number on the first line of it.",
+                "Say which number stands on the first line of the largest file.",
+            ),
+            build=_largest_hard,
+        ),
+    ),
+)
+"""The families of this craft."""

@@ -1,0 +1,202 @@
+"""Printing a file, its first or last lines, or lines by number."""
+
+from __future__ import annotations
+
+from treadle.envs.shell.checks import Printed, StatedWord
+from treadle.envs.shell.family import Draft, Draw, Family, Level, noted
+from treadle.envs.shell.names import WORDS
+
+_ANY_WORD = frozenset(WORDS)
+
+
+def _show(d: Draw) -> Draft:
+    path = d.put(d.file(), lines := d.phrases(d.number(3, 6)))
+    d.crowd(3)
+    return Draft(
+        slots={"file": path},
+        check=Printed(accept=("\n".join(lines),)),
+        commands=(f"cat {path}",),
+        misses=("ls", f"head -n 1 {path}"),
+    )
+
+
+def _show_two(d: Draw) -> Draft:
+    first = d.put(d.file(), lines := d.phrases(d.number(2, 4)))
+    second = d.put(d.file(), more := d.phrases(d.number(2, 4)))
+    d.crowd(2)
+    return Draft(
+        slots={"file": first, "second": second},
+        check=Printed(accept=("\n".join(lines + more),)),
+        commands=(f"cat {first} {second}",),
+        misses=(f"cat {second} {first}", f"cat {first}", f"cat {second}"),
+    )
+
+
+def _show_hard(d: Draw) -> Draft:
+    words = d.words(4)
+    paths = [d.put(d.file(), [word]) for word in words]
+    note = d.note("file", paths[0])
+    return Draft(
+        slots={"note": note},
+        check=StatedWord(answer=words[0], rivals=_ANY_WORD),
+        commands=(f"cat {note}", f"cat {paths[0]}"),
+        answer=words[0],
+        misses=(f"cat {paths[0]}", f"cat {note}"),
+    )
+
+
+def _end(d: Draw, tool: str, *, deep: bool) -> Draft:
+    """The first (`head`) or last (`tail`) lines of a file."""
+    count = d.number(2, 5)
+    path = d.put(f"{d.folder()}/{d.file()}" if deep else d.file(), lines := d.phrases(d.number(7, 11)))
+    d.crowd(3)
+    wanted = lines[:count] if tool == "head" else lines[-count:]
+    other = "tail" if tool == "head" else "head"
+    return Draft(
+        slots={"file": path, "count": str(count)},
+        check=Printed(accept=("\n".join(wanted),)),
+        commands=(f"{tool} -n {count} {path}",),
+        misses=(f"cat {path}", f"{tool} -n {count + 1} {path}", f"{other} -n {count} {path}"),
+    )
+
+
+def _end_hard(d: Draw, tool: str) -> Draft:
+    words = d.words(8)
+    path = d.put(d.file(), words)
+    for _ in range(2):
+        d.put(d.file(), d.words(6))
+    note = d.note("file", path)
+    answer = words[0] if tool == "head" else words[-1]
+    return Draft(
+        slots={"note": note},
+        check=StatedWord(answer=answer, rivals=_ANY_WORD),
+        commands=(f"cat {note}", f"{tool} -n 1 {path}"),
+        answer=answer,
+        misses=(f"{tool} -n 1 {path}", f"cat {path}"),
+    )
+
+
+def _nth(d: Draw) -> Draft:
+    path = d.put(d.file(), lines := d.phrases(d.number(7, 11)))
+    d.crowd(3)
+    which = d.number(2, len(lines) - 1)
+    return Draft(
+        slots={"file": path, "n": str(which)},
+        check=Printed(accept=(lines[which - 1],)),
+        commands=(f"sed -n {which}p {path}",),
+        misses=(f"head -n {which} {path}", f"cat {path}", f"sed -n {which + 1}p {path}"),
+    )
+
+
+def _span(d: Draw) -> Draft:
+    path = d.put(d.file(), lines := d.phrases(d.number(8, 11)))
+    d.crowd(3)
+    first = d.number(2, 4)
+    last = first + d.number(1, 3)
+    return Draft(
+        slots={"file": path, "first": str(first), "last": str(last)},
+        check=Printed(accept=("\n".join(lines[first - 1 : last]),)),
+        commands=(f"sed -n {first},{last}p {path}",),
+        misses=(f"head -n {last} {path}", f"sed -n {first}p {path}"),
+    )
+
+
+def _nth_hard(d: Draw) -> Draft:
+    path = d.put(d.file(), words := d.words(9))
+    d.crowd(2)
+    which = d.number(2, 8)
+    note = d.note("number", str(which))
+    return Draft(
+        slots={"note": note, "file": path},
+        check=StatedWord(answer=words[which - 1], rivals=_ANY_WORD),
+        commands=(f"cat {note}", f"sed -n {which}p {path}"),
+        answer=words[which - 1],
+        misses=(f"sed -n {which}p {path}", f"cat {path}"),
+    )
+
+
+def _ends(tool: str, which: str) -> Family:
+    train = (
+        f"Print the {which} {{count}} lines of {{file}}.",
+        f"Show the {which} {{count}} lines of {{file}}.",
+        f"Give me the {which} {{count}} lines in {{file}}.",
+        f"What are the {which} {{count}} lines of {{file}}?",
+    )
+    heldout = (
+        f"Of {{file}}, print only the {which} {{count}} lines.",
+        f"I want to see the {which} {{count}} lines of {{file}}.",
+    )
+    return Family(
+        name=f"{which}-lines",
+        easy=Level(train=train, heldout=heldout, build=lambda d: _end(d, tool, deep=False)),
+        medium=Level(train=train, heldout=heldout, build=lambda d: _end(d, tool, deep=True)),
+        hard=noted(
+            "file",
+            lambda d: _end_hard(d, tool),
+            train=(f"Say the {which} line of that file.", f"Say the word on its {which} line."),
+            heldout=(f"Then say what the {which} line of that file is.",),
+        ),
+    )
+
+
+FAMILIES = (
+    Family(
+        name="show-file",
+        easy=Level(
+            train=("Print the file {file}.", "Show {file}.", "Print what is in {file}.", "What does {file} contain?"),
+            heldout=("Print everything in the file {file}.", "Show me what {file} contains."),
+            build=_show,
+        ),
+        medium=Level(
+            train=(
+                "Print {file} and then {second}.",
+                "Show the files {file} and {second}, in this order.",
+                "Print what is in {file}, then what is in {second}.",
+                "Show {file} first and {second} after it.",
+            ),
+            heldout=("Print the file {file}, followed by {second}.", "Show me {file} and, after it, {second}."),
+            build=_show_two,
+        ),
+        hard=noted(
+            "file",
+            _show_hard,
+            train=("Say the word in that file.", "Say which word that file contains."),
+            heldout=("Then say what word is in that file.",),
+        ),
+    ),
+    _ends("head", "first"),
+    _ends("tail", "last"),
+    Family(
+        name="nth-line",
+        easy=Level(
+            train=(
+                "Print line {n} of {file}.",
+                "Show line {n} of {file}.",
+                "What is line {n} of {file}?",
+                "Print only line {n} in {file}.",
+            ),
+            heldout=("Give me line {n} of the file {file}.", "In {file}, print line number {n}."),
+            build=_nth,
+        ),
+        medium=Level(
+            train=(
+                "Print lines {first} to {last} of {file}.",
+                "Show lines {first} to {last} of {file}.",
+                "What are lines {first} to {last} of {file}?",
+                "Print only lines {first} to {last} in {file}.",
+            ),
+            heldout=(
+                "Give me lines {first} to {last} of the file {file}.",
+                "In {file}, print lines {first} to {last}.",
+            ),
+            build=_span,
+        ),
+        hard=noted(
+            "number",
+            _nth_hard,
+            train=("Say what is on the line of {file} with that number.", "Say the word on that line of {file}."),
+            heldout=("Then say which word {file} has on that line.",),
+        ),
+    ),
+)
+"""The families of this craft."""

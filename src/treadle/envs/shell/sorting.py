@@ -1,0 +1,157 @@
+"""Sorting lines and dropping the ones that come twice."""
+
+from __future__ import annotations
+
+from treadle.envs.shell.checks import Printed, StatedNumber, StatedWord
+from treadle.envs.shell.family import Draft, Draw, Family, Level, noted
+from treadle.envs.shell.names import WORDS
+
+
+def _jumbled(d: Draw, count: int) -> list[str]:
+    """New words, neither sorted nor sorted backwards, whose first word is not the first in order."""
+    words = sorted(d.words(count))
+    while words[0] == min(words) or words == sorted(words, reverse=True):
+        d.rng.shuffle(words)
+    return words
+
+
+def _sort(d: Draw, *, backwards: bool = False) -> Draft:
+    path = d.put(d.file(), words := _jumbled(d, d.number(5, 7)))
+    d.crowd(3)
+    right, wrong = (f"sort -r {path}", f"sort {path}") if backwards else (f"sort {path}", f"sort -r {path}")
+    return Draft(
+        slots={"file": path},
+        check=Printed(accept=("\n".join(sorted(words, reverse=backwards)),)),
+        commands=(right,),
+        misses=(wrong, f"cat {path}", f"tac {path}"),
+    )
+
+
+def _sort_hard(d: Draw) -> Draft:
+    lists = [_jumbled(d, 6) for _ in range(3)]
+    paths = [d.put(d.file(), words) for words in lists]
+    note = d.note("file", paths[0])
+    answer = min(lists[0])
+    return Draft(
+        slots={"note": note},
+        check=StatedWord(answer=answer, rivals=frozenset(WORDS)),
+        commands=(f"cat {note}", f"sort {paths[0]} | head -n 1"),
+        answer=answer,
+        misses=(f"sort {paths[0]} | head -n 1", f"sort {paths[0]}"),
+    )
+
+
+def _repeated(d: Draw, different: int) -> list[str]:
+    """Words of which some come twice or three times, unsorted, no two equal ones in a row at the start."""
+    words = d.singles(different)
+    lines = words + d.rng.choices(words, k=d.number(3, 5))
+    while lines == sorted(lines) or lines[0] == min(lines):
+        d.rng.shuffle(lines)
+    return lines
+
+
+def _unique(d: Draw) -> Draft:
+    path = d.put(d.file(), lines := _repeated(d, d.number(4, 6)))
+    d.crowd(3)
+    return Draft(
+        slots={"file": path},
+        check=Printed(accept=("\n".join(sorted(set(lines))),)),
+        commands=(f"sort -u {path}",),
+        misses=(f"sort {path}", f"cat {path}", f"sort {path} | uniq -d"),
+    )
+
+
+def _different(d: Draw) -> Draft:
+    path = d.put(d.file(), lines := _repeated(d, d.number(4, 8)))
+    d.crowd(3)
+    return Draft(
+        slots={"file": path},
+        check=Printed(accept=(str(len(set(lines))),)),
+        commands=(f"sort -u {path} | wc -l",),
+        misses=(f"wc -l < {path}", f"sort -u {path}"),
+    )
+
+
+def _different_hard(d: Draw) -> Draft:
+    counts = d.rng.sample(range(6, 20), 3)
+    paths = [d.put(d.file(), _repeated(d, count)) for count in counts]
+    note = d.note("file", paths[0])
+    return Draft(
+        slots={"note": note},
+        check=StatedNumber(answer=counts[0]),
+        commands=(f"cat {note}", f"sort -u {paths[0]} | wc -l"),
+        answer=str(counts[0]),
+        misses=(f"sort -u {paths[0]} | wc -l", f"wc -l < {paths[0]}"),
+    )
+
+
+FAMILIES = (
+    Family(
+        name="sort-lines",
+        easy=Level(
+            train=(
+                "Print the lines of {file} in sorted order.",
+                "Sort the lines of {file} and print them.",
+                "Show {file} sorted from a to z.",
+                "Print {file} with its lines sorted.",
+            ),
+            heldout=("Show me the sorted lines of {file}.", "Give the lines in {file} in sorted order."),
+            build=_sort,
+        ),
+        medium=Level(
+            train=(
+                "Print the lines of {file} in reverse sorted order.",
+                "Sort the lines of {file} in reverse and print them.",
+                "Show {file} sorted in reverse, from z to a.",
+                "Print {file} with its lines sorted in reverse.",
+            ),
+            heldout=(
+                "Show me the lines of {file}, sorted in reverse.",
+                "Give the lines in {file} in reverse sorted order.",
+            ),
+            build=lambda d: _sort(d, backwards=True),
+        ),
+        hard=noted(
+            "file",
+            _sort_hard,
+            train=("Sort that file and say the first line.", "Say the line of that file that comes first when sorted."),
+            heldout=("Then say which of its lines is first in sorted order.",),
+        ),
+    ),
+    Family(
+        name="unique-lines",
+        easy=Level(
+            train=(
+                "Print each different line of {file} once, sorted.",
+                "Sort {file} and print it without repeated lines.",
+                "Show the different lines of {file}, sorted, each once.",
+                "Print the sorted lines of {file} without duplicates.",
+            ),
+            heldout=(
+                "Show {file} sorted and without duplicates.",
+                "Give me each different line in {file} once, in sorted order.",
+            ),
+            build=_unique,
+        ),
+        medium=Level(
+            train=(
+                "How many different lines does {file} have?",
+                "Count the different lines in {file}.",
+                "Print the number of different lines in {file}.",
+                "Show how many different lines {file} has.",
+            ),
+            heldout=(
+                "What is the number of different lines in {file}?",
+                "Tell me how many different lines there are in {file}.",
+            ),
+            build=_different,
+        ),
+        hard=noted(
+            "file",
+            _different_hard,
+            train=("Say how many different lines that file has.", "Count its different lines and say the number."),
+            heldout=("Then say the number of different lines in that file.",),
+        ),
+    ),
+)
+"""The families of this craft."""
