@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -39,31 +40,21 @@ def save(folder: Path, policy: Policy, optimiser: torch.optim.Optimizer, *, upda
 
 
 def restore(folder: Path, policy: Policy, optimiser: torch.optim.Optimizer, *, timeout_s: float) -> int:
-    """Load weights, moments and version into place; returns the number of updates. Raises StoreError."""
+    """Load weights, moments and version into place; returns the number of updates.
+
+    Raises StoreError for a folder that is not a checkpoint, ModelError for weights that do not fit the policy.
+    """
     try:
         facts = json.loads((folder / "learner.json").read_text(encoding="utf-8"))
         moments = load_file(folder / "optimiser.safetensors")
-        weights: dict[str, Tensor] = {}
-        for part in sorted((folder / "model").glob("*.safetensors")):
-            weights |= load_file(part)
-    except (OSError, ValueError) as error:
-        raise StoreError(f"checkpoint {folder}: cannot read ({error})") from error
+    except (OSError, ValueError, SafetensorError) as error:
+        raise StoreError(f"checkpoint {folder}: cannot read ({error}); name a folder that a learner saved") from error
     if facts.get("format") != FORMAT:
         raise StoreError(f"checkpoint {folder}: got format {facts.get('format')}, expected {FORMAT}")
-    _fit(folder, policy, weights)
-    with policy.gate.write("learner.restore", timeout_s=timeout_s), torch.no_grad():
-        for name, parameter in policy.module.named_parameters():
-            parameter.copy_(weights[name])
-        _load_moments(folder, policy, optimiser, moments)
-        policy.version = int(facts["version"])
+    with policy.gate.write("learner.restore", timeout_s=timeout_s):
+        policy.restore(folder / "model", version=int(facts["version"]))
+        _load_moments(policy, optimiser, moments)
     return int(facts["updates"])
-
-
-def _fit(folder: Path, policy: Policy, weights: dict[str, Tensor]) -> None:
-    for name, parameter in policy.module.named_parameters():
-        got = tuple(weights[name].shape) if name in weights else None
-        if got != tuple(parameter.shape):
-            raise StoreError(f"checkpoint {folder}: {name}: got shape {got}, expected {tuple(parameter.shape)}")
 
 
 def _moments(policy: Policy, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -74,7 +65,7 @@ def _moments(policy: Policy, optimiser: torch.optim.Optimizer) -> dict[str, Tens
     return out
 
 
-def _load_moments(folder: Path, policy: Policy, optimiser: torch.optim.Optimizer, moments: dict[str, Tensor]) -> None:
+def _load_moments(policy: Policy, optimiser: torch.optim.Optimizer, moments: dict[str, Tensor]) -> None:
     by_name: dict[str, dict[str, Tensor]] = {}
     for label, value in moments.items():
         name, key = label.rsplit(":", 1)
