@@ -25,7 +25,7 @@ FORMAT = 1
 
 def save(folder: Path, policy: Policy, optimiser: torch.optim.Optimizer, *, updates: int) -> None:
     """Write a checkpoint; one that is there already is replaced. Raises StoreError when the disk refuses."""
-    fresh = folder.with_name(f".{folder.name}.{os.getpid()}.part")
+    fresh = folder.with_name(f".{folder.name}.part")
     try:
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(parents=True)
@@ -33,6 +33,8 @@ def save(folder: Path, policy: Policy, optimiser: torch.optim.Optimizer, *, upda
         save_file(_moments(policy, optimiser), fresh / "optimiser.safetensors")
         facts = {"format": FORMAT, "version": policy.version, "updates": updates}
         (fresh / "learner.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        for part in (fresh / "optimiser.safetensors", fresh / "learner.json", fresh):
+            _flush(part)
         _replace(fresh, folder)
     except OSError as error:
         shutil.rmtree(fresh, ignore_errors=True)
@@ -77,9 +79,18 @@ def _load_moments(policy: Policy, optimiser: torch.optim.Optimizer, moments: dic
             states[parameter] = {key: value.to(parameter.device) for key, value in by_name[name].items()}
 
 
+def _flush(path: Path) -> None:
+    """Have the operating system write a file or folder to disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def _replace(fresh: Path, folder: Path) -> None:
     """Put `fresh` where `folder` is."""
-    old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
+    old = folder.with_name(f".{folder.name}.old")
     shutil.rmtree(old, ignore_errors=True)
     if folder.exists():
         folder.rename(old)
