@@ -10,6 +10,7 @@ is a forest without orphans.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -73,8 +74,8 @@ class Rollout:
 
     @property
     def trains(self) -> bool:
-        """Whether it may vote in a baseline and enter the loss (invariant 5)."""
-        return self.outcome is not None and self.outcome.trains and self.reward is not None
+        """Whether it may vote in a baseline and enter the loss (invariant 5); never when it did nothing."""
+        return self.outcome is not None and self.outcome.trains and self.reward is not None and bool(self.leaves)
 
 
 class Sink(Protocol):
@@ -170,8 +171,12 @@ class Group:
     ) -> RewardRecord:
         """Put a reward on an action. On an observation it moves to the action before it; default: the last action.
 
-        Raises ValueError when no action precedes.
+        Raises ValueError when no action precedes, the rollout has ended or the value is not a finite number.
         """
+        if not math.isfinite(value):
+            raise ValueError(f"rollout {rollout}: reward {name}={value}, expected a finite number")
+        if (ended := self.rollouts[rollout].outcome) is not None:
+            raise ValueError(f"rollout {rollout} ended as {ended.status} and takes no more reward")
         place: Segment | None = on if on is not None else self._end(rollout)
         while place is not None and not place.is_action:
             place = self.segments[place.after] if place.after is not None else None
