@@ -5,6 +5,11 @@ import time
 
 import pytest
 
+from treadle.core.actions import Action
+from treadle.core.seeds import Stream
+from treadle.envs.host import EnvHost, HostConfig
+from treadle.envs.step import Step
+from treadle.testing.echo_env import EchoEnv, EchoTaskset
 from treadle.testing.virtual_clock import VirtualClock
 
 
@@ -70,3 +75,22 @@ def test_a_program_that_waits_for_ever_raises():
 
     with pytest.raises(RuntimeError, match="waits for ever"):
         clock.run(main())
+
+
+def test_time_stands_still_while_a_plain_method_of_an_environment_works():
+    clock = VirtualClock()
+
+    class Plain(EchoEnv):
+        def step(self, action):
+            return Step(terminated=sum(range(300_000)) > 0)
+
+    async def main():
+        host = EnvHost(Plain, config=HostConfig(step_s=1), clock=clock)
+        await host.open(EchoTaskset().task("train", 0), Stream(0))
+        step = await host.act(Action(text="yes"), step_id="0")
+        await host.close()
+        return step, clock.now()
+
+    step, now = clock.run(main())
+    assert step.terminated
+    assert now == 0.0

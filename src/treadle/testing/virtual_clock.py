@@ -6,20 +6,27 @@ goes the same way. Who wakes whom: the loop asks its selector to wait for the ne
 waiting, moves the time there.
 
 Two things do take real time, and the virtual time stands still for them: work in threads (`asyncio.to_thread`,
-`run_in_executor`) and open files that the loop watches (subprocesses, sockets). If neither happens within `grace_s`
-real seconds, the clock moves on, so that a thread that hangs on purpose meets its deadline. When there is no timer
-and nothing to wait for, the program can never go on: that raises RuntimeError at once instead of hanging.
+`run_in_executor`, plain functions of an environment) and open files that the loop watches (subprocesses, sockets). If
+neither happens within `grace_s` real seconds, the clock moves on, so that a thread that hangs on purpose meets its
+deadline. When there is no timer and nothing to wait for, the program can never go on: that raises RuntimeError at
+once instead of hanging.
 """
 
 from __future__ import annotations
 
 import asyncio
 import selectors
+import sys
+import threading
+import time
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Executor
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+WAKE_S = 0.002
+"""Real seconds within which the idle thread of an environment starts on a job."""
 
 
 class VirtualClock:
@@ -89,19 +96,35 @@ class _JumpingSelector(selectors.BaseSelector):
         self._clock = clock
         self._loop = loop
         self._real = selectors.DefaultSelector()
+        self._given_up = 0
+        """Calls in threads that took longer than the grace: nobody waits for so many any more."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         found = self._real.select(0)
         if found or timeout == 0:
             return found
-        if self._loop.in_threads > 0 or len(self._real.get_map()) > 1:  # 1: the loop's own wake-up pipe
+        if self._working():
             found = self._real.select(self._clock.grace_s)
             if found:
                 return found
+            self._given_up = max(self._given_up, self._loop.in_threads)
+        elif found := self._real.select(0):  # it was done while we looked
+            return found
         if timeout is None:
             raise RuntimeError("virtual clock: nothing can run and no timer is set; the program waits for ever")
         self._clock.advance_to(self._clock.now() + timeout)
         return []
+
+    def _working(self) -> bool:
+        """Whether something goes on that only real time brings to an end."""
+        if self._loop.in_threads > self._given_up or len(self._real.get_map()) > 1:  # 1: the loop's own wake-up pipe
+            return True
+        threads = [t.ident for t in threading.enumerate() if t.name.startswith("treadle-env")]
+        if not threads:
+            return False
+        time.sleep(WAKE_S)  # a thread that was just given a job must have had the time to take it
+        frames = sys._current_frames()
+        return any(ident in frames and frames[ident].f_code.co_name != "_serve" for ident in threads if ident)
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
         return self._real.register(fileobj, events, data)
