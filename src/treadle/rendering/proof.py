@@ -167,10 +167,10 @@ def _chats(case: Case) -> Sequence[tuple[Message, ...]]:
 
 
 def _check_bridge(layout: Layout, case: Case) -> None:
-    bridge = layout.after(case.answer).text
+    bridge = layout.after(case.answer).plain
     for chat in _chats(case):
         for tools in ((), (_TOOL,)) if layout.dialect.tools else ((),):
-            text = layout.whole(chat, tools).text
+            text = layout.whole(chat, tools).plain
             if not text.endswith(bridge):
                 raise RenderError(
                     f"{layout.template.folder}: the bridge cannot be proven for the case {case.name!r}: the chat "
@@ -210,7 +210,7 @@ def _check_hostile(layout: Layout, tokens: Tokens, controls: Controls) -> None:
 
 def _is_verbatim(layout: Layout, said: str) -> bool:
     chat = (*_HEAD, assistant(said), *CASES[0].answer)
-    return layout.whole(chat).text == layout.whole(_HEAD).text + said + layout.after(CASES[0].answer).text
+    return layout.whole(chat).plain == layout.whole(_HEAD).plain + said + layout.after(CASES[0].answer).plain
 
 
 def _drops_thoughts(layout: Layout) -> bool:

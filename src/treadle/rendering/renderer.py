@@ -79,6 +79,16 @@ class Renderer:
         return self._proven.drops_thoughts
 
     @property
+    def control_strings(self) -> dict[str, int]:
+        """Text to id of every control token of the tokenizer."""
+        return self._tokens.controls
+
+    @property
+    def control_ids(self) -> frozenset[int]:
+        """Ids of `control_strings`: no content ever encodes to one."""
+        return self._tokens.control_ids
+
+    @property
     def dialect(self) -> Dialect:
         """What the template knows by itself."""
         return self._proven.layout.dialect

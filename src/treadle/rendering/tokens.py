@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from treadle.core.errors import RenderError
+from treadle.rendering.veil import sound
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken, Tokenizer
@@ -96,7 +97,8 @@ class Tokens:
         return self._ids
 
     def encode(self, text: str) -> list[int]:
-        """Ids of plain text; never a control id."""
+        """Ids of plain text; never a control id. Lone surrogates become U+FFFD."""
+        text = sound(text)
         ids: list[int] = self._plain.encode(text, add_special_tokens=False).ids
         if self._ids.isdisjoint(ids):
             return ids
