@@ -1,0 +1,89 @@
+"""Reading events: numbers out of loose values, and how they are said to a person."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from treadle.core.events import Event
+
+
+def number(event: Event, key: str) -> float | None:
+    """The value of `key` as a number; None when it is missing or is not one."""
+    value = event.values.get(key)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def text(event: Event, key: str) -> str:
+    """The value of `key` as text; empty when it is missing."""
+    value = event.values.get(key)
+    return "" if value is None else str(value)
+
+
+def duration(seconds: float | None) -> str:
+    """`45 s`, `3 min 05 s`, `2 h 10 min`; `-` for None."""
+    if seconds is None:
+        return "-"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def amount(value: float | None, form: str = ".2f") -> str:
+    """A number in this format; `-` for None."""
+    return "-" if value is None else format(value, form)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """Solved out of total, with the interval that came with it."""
+
+    solved: int
+    total: int
+    low: float
+    high: float
+
+    @property
+    def share(self) -> float:
+        """0..1; 0 when nothing was tried."""
+        return self.solved / self.total if self.total else 0.0
+
+    def __str__(self) -> str:
+        return f"{self.share:.3f}  ({self.solved}/{self.total}, 95 % {self.low:.3f} to {self.high:.3f})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated:
+    """One `evaluation.done` event."""
+
+    label: str
+    update: int
+    overall: Tried
+    levels: dict[str, tuple[int, int]]
+    """Level to (solved, total)."""
+    families: dict[str, tuple[int, int]]
+    temperature: float | None
+
+    @classmethod
+    def of(cls, event: Event) -> Evaluated:
+        """Read the event."""
+        return cls(
+            label=text(event, "label"), update=int(number(event, "update") or 0),
+            overall=Tried(
+                solved=int(number(event, "solved") or 0), total=int(number(event, "total") or 0),
+                low=number(event, "low_share") or 0.0, high=number(event, "high_share") or 0.0,
+            ),
+            levels=_counts(event, "level."), families=_counts(event, "family."),
+            temperature=number(event, "temperature"),
+        )
+
+
+def _counts(event: Event, prefix: str) -> dict[str, tuple[int, int]]:
+    end = ".total"
+    names = [k[len(prefix) : -len(end)] for k in event.values if k.startswith(prefix) and k.endswith(end)]
+    return {
+        name: (int(number(event, f"{prefix}{name}.solved") or 0), int(number(event, f"{prefix}{name}.total") or 0))
+        for name in names
+    }

@@ -1,0 +1,119 @@
+"""Plain lines: what a person wants to see in a log. One line per stage, update, evaluation, failure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from treadle.core.events import Event
+from treadle.observability.facts import Evaluated, amount, duration, number, text
+
+STAGES = {
+    "evaluation": "evaluating", "demonstrations": "playing demonstrations", "coldstart": "cold start",
+    "rl": "reinforcement learning",
+}
+
+
+class PlainLines:
+    """Says each event that matters as one line through `write`."""
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+        self._sayers: dict[str, Callable[[Event], str]] = {
+            "run.started": _run_started,
+            "stage.started": _stage_started,
+            "coldstart.demos": _demos,
+            "coldstart.update": _coldstart,
+            "evaluation.done": _evaluation,
+            "update.done": _update,
+            "update.skipped": _skipped,
+            "checkpoint.saved": lambda e: f"saved version {text(e, 'version')} to {text(e, 'path')}",
+            "rollout.done": _failure,
+            "group.dropped": _dropped,
+            "wait.expired": lambda e: f"waited {amount(number(e, 'waited_s'), '.0f')} s: {text(e, 'what')}; "
+            f"{text(e, 'action')}",
+            "run.stopping": lambda e: f"stopping after update {text(e, 'update')}: {text(e, 'reason')}",
+            "run.done": lambda e: f"{text(e, 'reason')} after {duration(number(e, 'seconds_s'))}",
+        }
+
+    def emit(self, event: Event) -> None:
+        """Take one event."""
+        sayer = self._sayers.get(event.name)
+        line = sayer(event) if sayer is not None else ""
+        if line:
+            self._write(line)
+
+
+def evaluation_line(found: Evaluated) -> str:
+    """One evaluation: label, share, interval, levels."""
+    levels = ", ".join(f"{name} {solved}/{total}" for name, (solved, total) in found.levels.items())
+    return f"{found.label:<10} solved {found.overall}{'   ' + levels if levels else ''}"
+
+
+def _run_started(event: Event) -> str:
+    return (
+        f"run {text(event, 'run')}: {text(event, 'model')}, {text(event, 'updates')} updates of "
+        f"{text(event, 'groups_per_update')} groups of {text(event, 'group_size')}, lag {text(event, 'lag')}, "
+        f"seed {text(event, 'seed')}"
+    )
+
+
+def _stage_started(event: Event) -> str:
+    stage, label, total = text(event, "stage"), text(event, "label"), text(event, "total")
+    what = STAGES.get(stage, stage)
+    unit = {"evaluation": "tasks", "rl": "updates", "coldstart": "updates"}.get(stage, "at most")
+    size = f"{unit} {total}" if unit == "at most" else f"{total} {unit}"
+    return f"{what}{' ' + label if stage == 'evaluation' else ''}: {size}"
+
+
+def _demos(event: Event) -> str:
+    return (
+        f"demonstrations: {text(event, 'kept')} kept of {text(event, 'families')} families, "
+        f"{text(event, 'wrong')} wrong, {text(event, 'failed')} failed, {text(event, 'tokens')} tokens"
+    )
+
+
+def _coldstart(event: Event) -> str:
+    return (
+        f"cold start {text(event, 'update')}/{text(event, 'updates')}  loss {amount(number(event, 'loss'), '.3f')}  "
+        f"{amount(number(event, 'seconds_s'), '.1f')} s"
+    )
+
+
+def _evaluation(event: Event) -> str:
+    return evaluation_line(Evaluated.of(event))
+
+
+def _update(event: Event) -> str:
+    idle = "  ".join(
+        f"{stage} {amount(number(event, f'{stage}_idle_share'), '.0%')}" for stage in ("generate", "env", "update")
+    )
+    return (
+        f"update {text(event, 'update')}/{text(event, 'updates')}  reward {amount(number(event, 'reward_mean'))}  "
+        f"solved {amount(number(event, 'solved_share'), '.0%')}  groups {text(event, 'groups')}"
+        f"+{text(event, 'dropped')} dropped  {amount(number(event, 'tokens_per_s'), '.0f')} tok/s  "
+        f"staleness {text(event, 'staleness')}  idle {idle}  {amount(number(event, 'seconds_s'), '.1f')} s  "
+        f"left {duration(number(event, 'eta_s'))}"
+        f"{'  SKIPPED: gradient not finite' if event.values.get('skipped') else ''}"
+    )
+
+
+def _skipped(event: Event) -> str:
+    return (
+        f"update {text(event, 'update')}/{text(event, 'updates')}  no group left to train "
+        f"({text(event, 'dropped')} dropped, solved {amount(number(event, 'solved_share'), '.0%')})"
+    )
+
+
+def _failure(event: Event) -> str:
+    if text(event, "status") != "error":
+        return ""
+    again = ", playing it again" if event.values.get("retried") else ""
+    return (
+        f"rollout {text(event, 'rollout')} failed ({text(event, 'origin')}, {text(event, 'type')}): "
+        f"{text(event, 'message')}{again}"
+    )
+
+
+def _dropped(event: Event) -> str:
+    reason = text(event, "reason")
+    return "" if reason in ("zero_variance", "cancelled") else f"group {text(event, 'group')} dropped: {reason}"

@@ -1,0 +1,111 @@
+"""The live terminal view: where the run is, how it learns, what it waits for. Redraws itself in place.
+
+It holds the last facts it heard and draws them four times a second from the console's own thread; hearing an event
+only stores it. Notes that must not scroll away (failures, finished evaluations) are printed above the view.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from types import TracebackType
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from treadle.core.events import Event
+from treadle.observability.facts import Evaluated, amount, duration, number, text
+from treadle.observability.lines import STAGES, PlainLines, evaluation_line
+
+SPARKS = "▁▂▃▄▅▆▇█"
+WIDTH = 40
+"""Updates that the curve shows."""
+NOTES = (
+    "run.started", "coldstart.demos", "rollout.done", "group.dropped", "wait.expired", "run.stopping", "checkpoint.saved",
+)
+"""Events whose plain line is printed above the view."""
+
+
+class LiveView:
+    """A listener and a context manager."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console()
+        self._lock = threading.Lock()
+        self._stage = self._label = ""
+        self._done = self._total = 0
+        self._left: float | None = None
+        self._stage_began = self._now = 0.0
+        self._solved: deque[float] = deque(maxlen=WIDTH)
+        self._update: Event | None = None
+        self._evaluations: list[Evaluated] = []
+        self._notes = PlainLines(lambda line: self.console.print(line, markup=False, highlight=False))
+        self._live = Live(console=self.console, refresh_per_second=4, transient=True, get_renderable=self._draw)
+
+    def __enter__(self) -> LiveView:
+        self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._live.stop()
+
+    def emit(self, event: Event) -> None:
+        """Take one event."""
+        with self._lock:
+            self._now = event.at
+            self._take(event)
+        if event.name in NOTES:
+            self._notes.emit(event)
+
+    def _take(self, event: Event) -> None:
+        if event.name == "stage.started":
+            self._stage, self._label = text(event, "stage"), text(event, "label")
+            self._done, self._total, self._left = 0, int(number(event, "total") or 0), None
+            self._stage_began = event.at
+        elif event.name in ("coldstart.update", "update.done", "update.skipped", "evaluation.progress"):
+            self._done = int(number(event, "update") or number(event, "done") or 0)
+            spent = event.at - self._stage_began
+            self._left = spent / self._done * (self._total - self._done) if self._done else None
+            solved = number(event, "solved_share")
+            if event.name.startswith("update.") and solved is not None:
+                self._solved.append(solved)
+            self._update = event if event.name in ("update.done", "coldstart.update") else self._update
+        elif event.name == "evaluation.done":
+            self._evaluations.append(Evaluated.of(event))
+
+    def _draw(self) -> Group:
+        with self._lock:
+            head = Table.grid(padding=(0, 2))
+            what = STAGES.get(self._stage, self._stage or "starting")
+            head.add_row(
+                Text(f"{what} {self._label if self._stage == 'evaluation' else ''}", style="bold"),
+                ProgressBar(total=max(self._total, 1), completed=self._done, width=30),
+                f"{self._done}/{self._total}", f"left {duration(self._left)}",
+            )
+            parts: list[Table | Text] = [head, *(Text(evaluation_line(found)) for found in self._evaluations)]
+            if self._update is not None:
+                parts.append(_figures(self._update))
+            if self._solved:
+                parts.append(Text(f"solved per update {spark(self._solved)} {self._solved[-1]:.0%}"))
+            return Group(*parts)
+
+
+def spark(values: deque[float]) -> str:
+    """Shares 0..1 as a row of blocks."""
+    return "".join(SPARKS[min(int(value * len(SPARKS)), len(SPARKS) - 1)] for value in values)
+
+
+def _figures(event: Event) -> Table:
+    table = Table.grid(padding=(0, 3))
+    names = ("reward", "solved", "tok/s", "staleness", "loss", "idle: generate", "env", "score", "update")
+    table.add_row(*(Text(name, style="dim") for name in names))
+    table.add_row(
+        amount(number(event, "reward_mean")), amount(number(event, "solved_share"), ".0%"),
+        amount(number(event, "tokens_per_s"), ".0f"), amount(number(event, "staleness"), ".0f"),
+        amount(number(event, "loss"), ".4f"),
+        *(amount(number(event, f"{stage}_idle_share"), ".0%") for stage in ("generate", "env", "score", "update")),
+    )
+    return table

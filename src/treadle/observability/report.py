@@ -1,0 +1,150 @@
+"""The report of a run: report.md with a learning curve, written at the end from the events that were heard."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from treadle.core.events import Event
+from treadle.observability.facts import Evaluated, amount, duration, number, text
+
+STEPS = (("untouched", "untouched"), ("coldstart", "cold start"), ("final", "after RL"))
+"""Labels of the three evaluations that every report compares, and how they are called."""
+
+
+class Report:
+    """Listens, then writes."""
+
+    def __init__(self) -> None:
+        self.evaluations: list[Evaluated] = []
+        self._started: Event | None = None
+        self._done: Event | None = None
+        self._updates: list[Event] = []
+        self._dropped: dict[str, int] = {}
+        self._endings: dict[str, int] = {}
+        self._stages: dict[str, float] = {}
+
+    def emit(self, event: Event) -> None:
+        """Take one event."""
+        if event.name == "run.started":
+            self._started = event
+        elif event.name == "run.done":
+            self._done = event
+        elif event.name == "evaluation.done":
+            self.evaluations.append(Evaluated.of(event))
+        elif event.name in ("update.done", "update.skipped"):
+            self._updates.append(event)
+        elif event.name == "group.dropped":
+            self._dropped[text(event, "reason")] = self._dropped.get(text(event, "reason"), 0) + 1
+        elif event.name == "rollout.done" and text(event, "split") == "train":
+            ending = f"{text(event, 'status')}, {text(event, 'origin')}"
+            self._endings[ending] = self._endings.get(ending, 0) + 1
+        elif event.name == "stage.done":
+            stage = text(event, "stage")
+            self._stages[stage] = self._stages.get(stage, 0.0) + (number(event, "seconds_s") or 0.0)
+
+    def summary(self) -> list[str]:
+        """Untouched, cold start and after RL, one line each, as far as they were evaluated."""
+        held = {found.label: found for found in self.evaluations}
+        return [f"{name:<10} solved {held[label].overall}" for label, name in STEPS if label in held]
+
+    def write(self, folder: Path) -> Path:
+        """Write report.md and, where something was trained, learning-curve.png. Returns the report's path."""
+        curve = self._curve(folder)
+        path = folder / "report.md"
+        path.write_text("\n".join([*self._head(), *self._tables(), *curve, *self._updates_table()]) + "\n", "utf-8")
+        return path
+
+    # -- parts -------------------------------------------------------------------------------------------------
+
+    def _head(self) -> list[str]:
+        lines = ["# Run report", ""]
+        if self._started is not None:
+            e = self._started
+            lines += [
+                f"Run `{text(e, 'run')}`, recipe `{text(e, 'recipe')}`, model `{text(e, 'model')}`, "
+                f"seed {text(e, 'seed')}, lag {text(e, 'lag')}, staleness bound {text(e, 'max_staleness')}.", "",
+            ]
+        if self._done is not None:
+            memory = amount(number(self._done, "peak_rss_gb"), ".1f")
+            lines += [
+                f"Ended: {text(self._done, 'reason')} after {duration(number(self._done, 'seconds_s'))}, "
+                f"peak memory {memory} GB. "
+                + " ".join(f"{stage}: {duration(seconds)}." for stage, seconds in self._stages.items()), "",
+            ]
+        return lines
+
+    def _tables(self) -> list[str]:
+        lines = ["## Held-out tasks", ""]
+        lines += ["| evaluation | solved | share | 95 % interval | by level |", "|---|---|---|---|---|"]
+        for found in self.evaluations:
+            levels = ", ".join(f"{name} {s}/{t}" for name, (s, t) in found.levels.items())
+            o = found.overall
+            lines.append(
+                f"| {found.label} | {o.solved}/{o.total} | {o.share:.3f} | {o.low:.3f} to {o.high:.3f} | {levels} |"
+            )
+        if self.evaluations:
+            temperature = amount(self.evaluations[0].temperature, "g")
+            lines += ["", f"Decoding at temperature {temperature}, one rollout per task."]
+            lines += ["", *self._families()]
+        if self._endings or self._dropped:
+            lines += ["", "## Where rollouts and groups went", "", "| what | count |", "|---|---|"]
+            lines += [f"| rollouts that ended {ending} | {count} |" for ending, count in sorted(self._endings.items())]
+            lines += [f"| groups dropped: {reason} | {count} |" for reason, count in sorted(self._dropped.items())]
+        return lines
+
+    def _families(self) -> list[str]:
+        last = self.evaluations[-1].families
+        if not last:
+            return []
+        shown = [found for found in self.evaluations if found.families]
+        lines = [
+            "| family | " + " | ".join(found.label for found in shown) + " |", "|---|" + "---|" * len(shown),
+        ]
+        for name in last:
+            cells = [f"{s}/{t}" for s, t in (found.families.get(name, (0, 0)) for found in shown)]
+            lines.append(f"| {name} | " + " | ".join(cells) + " |")
+        return lines
+
+    def _updates_table(self) -> list[str]:
+        if not self._updates:
+            return []
+        keys = (
+            ("reward_mean", ".3f"), ("solved_share", ".2f"), ("loss", ".4f"), ("grad_norm", ".2f"),
+            ("staleness", ".0f"), ("tokens_trained", ".0f"), ("tokens_per_s", ".0f"),
+            ("generate_idle_share", ".2f"), ("update_idle_share", ".2f"), ("seconds_s", ".1f"),
+        )
+        lines = ["", "## Updates", ""]
+        lines += ["| update | " + " | ".join(key for key, _ in keys) + " |", "|---|" + "---|" * len(keys)]
+        for event in self._updates:
+            cells = " | ".join(amount(number(event, key), form) for key, form in keys)
+            lines.append(f"| {text(event, 'update')} | {cells} |")
+        return lines
+
+    def _curve(self, folder: Path) -> list[str]:
+        points = [(number(e, "update"), number(e, "solved_share")) for e in self._updates]
+        if not points:
+            return []
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(7, 3.6), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.add_subplot()
+        drawn = [(x, y) for x, y in points if x is not None and y is not None]
+        axes.plot([x for x, _ in drawn], [y for _, y in drawn], color="tab:blue", label="training tasks, per update")
+        held = [f for f in self.evaluations if f.label != "untouched"]
+        if held:
+            shares = [f.overall.share for f in held]
+            errors = (
+                [max(0.0, f.overall.share - f.overall.low) for f in held],
+                [max(0.0, f.overall.high - f.overall.share) for f in held],
+            )
+            axes.errorbar(
+                [f.update for f in held], shares, yerr=errors, fmt="o", color="tab:red", capsize=4,
+                label="held-out tasks, 95 % interval",
+            )
+        axes.set(xlabel="update", ylabel="solved share", ylim=(0, 1))
+        axes.grid(alpha=0.3)
+        axes.legend(loc="lower right")
+        figure.savefig(folder / "learning-curve.png", dpi=120)
+        return ["", "## Learning curve", "", "![Solved share per update](learning-curve.png)"]

@@ -1,0 +1,127 @@
+"""The recipe: the typed config of a whole run.
+
+Every section stands beside the class that it configures; a recipe only nests them. A recipe is made by a function in a
+Python file, changed by `--set learner.lr=3e-5` or a TOML file (`changed`), and printed by `flat`. What contradicts
+itself across sections is refused here, once, naming the keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from treadle.agents.demonstrator import DemonstrationPlan
+from treadle.agents.limits import Rewards, RolloutLimits
+from treadle.algorithms.aggregation import AGGREGATIONS, Aggregation, SeqSumConst, TokenMean
+from treadle.algorithms.credit import CreditRule
+from treadle.algorithms.group_baseline import Grpo
+from treadle.algorithms.losses import LOSSES, Loss, PpoClip
+from treadle.algorithms.rules import RULES
+from treadle.core.config import Names, apply, flatten, to_toml
+from treadle.core.errors import ConfigError
+from treadle.envs.host import HostConfig
+from treadle.inference.config import EngineConfig
+from treadle.learner.config import LearnerConfig
+from treadle.pipeline.coldstart import ColdStartConfig
+from treadle.pipeline.config import PipelineConfig
+from treadle.pipeline.evaluation import EvaluationConfig
+from treadle.recipes.world import WorldPort
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Algorithm:
+    """Which credit, which loss, which average."""
+
+    rule: CreditRule = field(default_factory=Grpo)
+    loss: Loss = field(default_factory=PpoClip)
+    aggregation: Aggregation = field(default_factory=TokenMean)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColdStartPlan:
+    """Imitation before reinforcement learning: which demonstrations, how often, how fast."""
+
+    demonstrations: DemonstrationPlan = field(default_factory=DemonstrationPlan)
+    training: ColdStartConfig = field(default_factory=ColdStartConfig)
+    learner: LearnerConfig = field(default_factory=lambda: LearnerConfig(lr=5e-5))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """A whole run. Raises ConfigError for sections that contradict each other."""
+
+    name: str
+    """Names the run folder."""
+    world: WorldPort
+    seed: int = 0
+    """Root of all random streams."""
+    model: str = "smollm2-135m"
+    """Embedded model, GGUF file, folder or hub id."""
+    limits: RolloutLimits = field(default_factory=RolloutLimits)
+    rewards: Rewards = field(default_factory=Rewards)
+    host: HostConfig = field(default_factory=HostConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    coldstart: ColdStartPlan | None = None
+    """None begins with reinforcement learning."""
+    algorithm: Algorithm = field(default_factory=Algorithm)
+    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    pipeline: PipelineConfig = field(default_factory=PipelineConfig)
+    evaluation: EvaluationConfig | None = field(default_factory=EvaluationConfig)
+    """None never evaluates."""
+    placebo: bool = False
+    """Deal the rewards of each group out at random: the control arm of an experiment."""
+    runs: Path = Path("runs")
+    """Folder that run folders are made in."""
+    threads: int | None = None
+    """Threads of one tensor operation; None takes one per core."""
+
+    def __post_init__(self) -> None:
+        if self.learner.temperature != self.limits.temperature:
+            raise ConfigError(
+                f"learner.temperature={self.learner.temperature} contradicts "
+                f"limits.temperature={self.limits.temperature}: the loss compares log-probs at the sampling temperature"
+            )
+        if self.limits.max_context > self.engine.context:
+            raise ConfigError(
+                f"limits.max_context={self.limits.max_context} contradicts engine.context={self.engine.context}: "
+                "expected at most the engine's context"
+            )
+        size, rule = self.pipeline.group_size, self.algorithm.rule
+        if size < rule.min_rollouts:
+            raise ConfigError(
+                f"pipeline.group_size={size} contradicts algorithm.rule={rule.name}: it compares siblings and needs at "
+                f"least {rule.min_rollouts} rollouts a group"
+            )
+        if self.limits.temperature == 0 and self.pipeline.updates > 0:
+            raise ConfigError(
+                "limits.temperature=0 contradicts pipeline.updates > 0: greedy rollouts of a group are all the same"
+            )
+
+    def changed(self, overrides: Mapping[str, object]) -> Recipe:
+        """This recipe with dotted keys set. Raises ConfigError naming key, got and expected."""
+        return apply(self, overrides, names=NAMES)
+
+    def flat(self) -> dict[str, object]:
+        """Dotted key to plain value."""
+        return flatten(self, names=NAMES)
+
+    def toml(self) -> str:
+        """`flat` as a TOML file that `changed` takes back."""
+        return to_toml(self, names=NAMES)
+
+
+def _table(kinds: Mapping[str, type[Any]]) -> dict[str, Callable[[], object]]:
+    return {name: kind for name, kind in kinds.items() if kind is not SeqSumConst} | (
+        {SeqSumConst.name: _sum_const} if SeqSumConst.name in kinds else {}
+    )
+
+
+def _sum_const() -> SeqSumConst:
+    """The constant has no default that fits every run; this one is set below the name."""
+    return SeqSumConst(constant=1.0)
+
+
+NAMES: Names = {CreditRule: _table(RULES), Loss: _table(LOSSES), Aggregation: _table(AGGREGATIONS)}
+"""What the fields of `Algorithm` may be set to by name."""

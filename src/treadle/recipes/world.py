@@ -1,0 +1,131 @@
+"""Worlds: which tasks, in which environment, spoken to in which way.
+
+A world is the part of a recipe that is code rather than numbers: a source of tasks, a maker of environments and the
+parser of the model's turns. `World` takes the three as they are; `ShellWorld` makes the shell's from a few
+settings, so that they can be set from the command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from treadle.core.errors import ConfigError, SandboxError
+from treadle.envs.env import Env
+from treadle.envs.task import Task, Taskset
+from treadle.rendering.fenced import FencedParser
+from treadle.rendering.hermes import HermesParser
+from treadle.rendering.parsing import Parser
+
+
+class WorldPort(Protocol):
+    """What a recipe needs of a world."""
+
+    def taskset(self) -> Taskset:
+        """Where tasks come from."""
+        ...
+
+    def maker(self) -> Callable[[], Env]:
+        """Makes one fresh environment per call. Raises SandboxError, ConfigError when none can be made here."""
+        ...
+
+    def parser(self) -> Parser:
+        """Reads the model's turns."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """A world from its three parts."""
+
+    tasks: Taskset
+    env: Callable[[], Env]
+    """The environment's class, or any callable that makes one."""
+    reads: Parser = field(default_factory=HermesParser)
+    """JSON tool calls by default; `FencedParser` for code blocks, `PlainParser` for plain text."""
+
+    def taskset(self) -> Taskset:
+        """The tasks."""
+        return self.tasks
+
+    def maker(self) -> Callable[[], Env]:
+        """The environment's class."""
+        return self.env
+
+    def parser(self) -> Parser:
+        """The parser."""
+        return self.reads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShellWorld:
+    """File tasks in a sandboxed shell."""
+
+    seed: int = 0
+    """Seed of the task generator; the run's own seed is another."""
+    families: tuple[str, ...] | None = None
+    """Families in use; None takes all."""
+    train_levels: tuple[str, ...] = ("easy", "medium", "hard")
+    """Levels that training and demonstrations draw from."""
+    heldout_levels: tuple[str, ...] = ("easy", "medium", "hard")
+    """Levels that evaluation draws from."""
+    sandbox: str = "bubblewrap"
+    """`bubblewrap`, or `none-unsafe`: commands of the model run on this machine as this user."""
+
+    def __post_init__(self) -> None:
+        if self.sandbox not in ("bubblewrap", "none-unsafe"):
+            raise ConfigError(f"world.sandbox: got {self.sandbox!r}, expected 'bubblewrap' or 'none-unsafe'")
+
+    def taskset(self) -> Taskset:
+        """The generator, one per split."""
+        from treadle.envs.shell import ShellTaskset
+
+        def of(levels: Sequence[str]) -> ShellTaskset:
+            try:
+                return ShellTaskset(self.seed, families=self.families, levels=levels)
+            except ValueError as error:
+                raise ConfigError(f"world: {error}") from error
+
+        return BySplit(train=of(self.train_levels), heldout=of(self.heldout_levels))
+
+    def maker(self) -> Callable[[], Env]:
+        """Makes shell environments. Raises SandboxError when bubblewrap is missing or refused."""
+        from treadle.envs.bubblewrap import BubblewrapSandbox
+        from treadle.envs.shell import ShellEnv
+        from treadle.envs.unsafe import UnsafeSandbox
+
+        if self.sandbox == "none-unsafe":
+            return lambda: ShellEnv(UnsafeSandbox)
+        reason = BubblewrapSandbox.available()
+        if reason is not None:
+            raise SandboxError(reason)
+        return lambda: ShellEnv(BubblewrapSandbox)
+
+    def parser(self) -> Parser:
+        """Reads fenced code blocks."""
+        return FencedParser()
+
+
+class BySplit:
+    """One taskset for training, another for held-out tasks."""
+
+    def __init__(self, *, train: Taskset, heldout: Taskset) -> None:
+        self._of = {"train": train, "heldout": heldout}
+
+    def size(self, split: str) -> int | None:
+        """How many tasks the split holds."""
+        return self._taskset(split).size(split)
+
+    def task(self, split: str, index: int) -> Task:
+        """Task number `index` of the split."""
+        return self._taskset(split).task(split, index)
+
+    def demonstration(self, task: Task) -> Sequence[str] | None:
+        """The scripted solution of a task."""
+        return self._taskset(task.split).demonstration(task)
+
+    def _taskset(self, split: str) -> Taskset:
+        if split not in self._of:
+            raise ValueError(f"split: got {split!r}, expected one of {', '.join(self._of)}")
+        return self._of[split]
