@@ -8,6 +8,7 @@ folder, and with `replace=False` the first one wins and the other's work is drop
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import time
@@ -18,6 +19,9 @@ from pathlib import Path
 
 STALE_S = 6 * 3600.0
 """A working folder this old was left behind by a killed process and may be removed."""
+
+RACES = 8
+"""How often a replacement is tried while other processes replace the same folder."""
 
 BESIDE_WEIGHTS = (
     "tokenizer*",
@@ -76,23 +80,32 @@ def copy_beside_weights(source: Path, target: Path) -> None:
         shutil.copytree(extra, target / extra.name, dirs_exist_ok=True)
 
 
-def _put(fresh: Path, target: Path, *, replace: bool) -> None:
-    try:
-        fresh.rename(target)
-    except OSError:
-        if not target.exists():
-            raise
-    else:
-        return
-    if not replace:
-        return
+def discard(target: Path) -> None:
+    """Remove a folder (or file) at once: renamed away first, so nobody sees it half removed."""
     old = target.parent / f".{target.name}.{uuid.uuid4().hex[:12]}.tmp"
-    target.rename(old)
-    fresh.rename(target)
+    try:
+        target.rename(old)
+    except FileNotFoundError:
+        return
     if old.is_dir():
         shutil.rmtree(old, ignore_errors=True)
     else:
         old.unlink(missing_ok=True)
+
+
+def _put(fresh: Path, target: Path, *, replace: bool) -> None:
+    for _ in range(RACES):
+        try:
+            fresh.rename(target)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise
+        else:
+            return
+        if not replace:
+            return
+        discard(target)
+    raise FileExistsError(errno.EEXIST, f"other processes keep writing {target}")
 
 
 def _sync(path: Path) -> None:

@@ -89,6 +89,11 @@ class Gate:
         with self._changed:
             return self._holders()
 
+    def waiting(self) -> tuple[str, ...]:
+        """Writers that wait for the gate now."""
+        with self._changed:
+            return tuple(self._waiting.values())
+
     def _holders(self) -> tuple[str, ...]:
         now = time.monotonic()
         held = [f"{name} (read, {now - since:.1f} s)" for name, since in self._readers.values()]

@@ -22,7 +22,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from treadle.core.errors import ModelError
-from treadle.models.folders import atomic_folder
+from treadle.models.folders import atomic_folder, discard
 
 MARKER = "treadle-source.json"
 """Written last into an unpacked folder: layout, origin, and the size of every other file."""
@@ -136,7 +136,7 @@ def resolve(ref: str | Path, cache: Path | None = None) -> Path:
 
 
 def chat_template(folder: Path) -> str | None:
-    """The chat template (Jinja) of a Hugging Face folder, None when it has none."""
+    """The chat template (Jinja) of a Hugging Face folder, None when it has none. Raises ModelError for bad JSON."""
     plain = folder / "chat_template.jinja"
     if plain.is_file():
         return plain.read_text(encoding="utf-8")
@@ -144,7 +144,10 @@ def chat_template(folder: Path) -> str | None:
         path = folder / name
         if not path.is_file():
             continue
-        found = json.loads(path.read_text(encoding="utf-8")).get("chat_template")
+        try:
+            found = json.loads(path.read_text(encoding="utf-8")).get("chat_template")
+        except (ValueError, AttributeError) as error:
+            raise ModelError(f"model in {folder}: {name} is not a JSON object; copy the checkpoint again") from error
         if isinstance(found, str):
             return found
         if isinstance(found, list):
@@ -205,7 +208,9 @@ def _unpack(ref: str, file: Path, folder: Path) -> Path:
     from treadle.models.dequantise import dequantise
 
     try:
-        with atomic_folder(folder, replace=folder.exists()) as fresh:
+        if folder.exists() and not complete(folder):
+            discard(folder)
+        with atomic_folder(folder, replace=False) as fresh:
             dequantise(ref, file, fresh)
             files = {path.name: path.stat().st_size for path in sorted(fresh.iterdir())}
             marker = {"layout": LAYOUT, "origin": str(file), "files": files}
