@@ -18,6 +18,7 @@ from treadle.agents.group_player import GroupPlayer
 from treadle.core.errors import ConfigError, EngineError
 from treadle.core.events import Value
 from treadle.envs.task import Task, Taskset
+from treadle.pipeline.first_error import first_error
 from treadle.pipeline.generate import task_of
 from treadle.pipeline.ledger import Ledger, sampled_tokens
 from treadle.trajectory.group import Group, GroupKey, Sink
@@ -136,9 +137,10 @@ class Evaluator:
         self.ledger.tell("stage.started", {"stage": "evaluation", "label": label, "total": count})
         tally = _Tally(label=label, expected=count)
         numbers = iter(range(count))
-        async with asyncio.TaskGroup() as workers:
-            for _ in range(min(self.config.at_once, count)):
-                workers.create_task(self._work(numbers, tally, version))
+        with first_error():
+            async with asyncio.TaskGroup() as workers:
+                for _ in range(min(self.config.at_once, count)):
+                    workers.create_task(self._work(numbers, tally, version))
         if self.version() != version:
             raise EngineError(f"evaluation {label}: the policy went from version {version} to {self.version()}")
         result = tally.result(

@@ -25,6 +25,7 @@ from treadle.pipeline.checkpoints import Checkpoints
 from treadle.pipeline.config import PipelineConfig
 from treadle.pipeline.evaluate import EvaluatePump
 from treadle.pipeline.filters import EnoughValid, Filter, ZeroVariance
+from treadle.pipeline.first_error import first_error
 from treadle.pipeline.generate import GeneratePump
 from treadle.pipeline.ledger import Ledger
 from treadle.pipeline.permits import Permits
@@ -114,16 +115,15 @@ class Loop:
         self.parts.ledger.board = self.board
         self.parts.ledger.meter.read()
         try:
-            async with asyncio.TaskGroup() as pumps:
-                others = [
-                    pumps.create_task(self._generate.run(self.board, self.permits), name="generate pump"),
-                    pumps.create_task(self._evaluate.run(self.board), name="evaluate pump"),
-                ]
-                await self._lead()
-                for task in others:
-                    task.cancel()
-        except BaseExceptionGroup as several:
-            raise _first(several) from None
+            with first_error():
+                async with asyncio.TaskGroup() as pumps:
+                    others = [
+                        pumps.create_task(self._generate.run(self.board, self.permits), name="generate pump"),
+                        pumps.create_task(self._evaluate.run(self.board), name="evaluate pump"),
+                    ]
+                    await self._lead()
+                    for task in others:
+                        task.cancel()
         finally:
             self._close_open_tickets()
             self.parts.ledger.board = None
@@ -177,11 +177,3 @@ class Loop:
             self.parts.ledger.forget(entry.group)
             self.board.remove(entry.ticket)
             self.permits.give_back(entry.ticket)
-
-
-def _first(several: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first real error inside nested groups."""
-    error: BaseException = several
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

@@ -18,8 +18,9 @@ from treadle.agents.demonstrator import DemonstrationPlan, Demonstrations, Demon
 from treadle.pipeline.checkpoints import Checkpoints
 from treadle.pipeline.coldstart import ColdStart
 from treadle.pipeline.evaluation import Evaluation, Evaluator
+from treadle.pipeline.first_error import first_error
 from treadle.pipeline.ledger import Ledger
-from treadle.pipeline.loop import Loop, LoopReport
+from treadle.pipeline.loop import EvaluateBetween, Loop, LoopReport
 
 T = TypeVar("T")
 
@@ -29,8 +30,8 @@ class RunParts:
     """What a run is made of; None leaves the stage out."""
 
     ledger: Ledger
-    make_loop: Callable[[], Loop] | None
-    """Called when the loop begins: its trainer's version counts from there."""
+    make_loop: Callable[[EvaluateBetween], Loop] | None
+    """Called when the loop begins, with what its `LoopParts.evaluate` should be."""
     evaluator: Evaluator | None = None
     demonstrator: Demonstrator | None = None
     demonstrations: DemonstrationPlan = field(default_factory=DemonstrationPlan)
@@ -115,6 +116,9 @@ class TrainingRun:
         })
         return report
 
+    async def _between(self, update: int) -> None:
+        await self.evaluate(f"update-{update}", update=update)
+
     async def _imitate(self, coldstart: ColdStart) -> bool:
         found = await self._demonstrations()
         if found is None or self._stopping:
@@ -145,7 +149,7 @@ class TrainingRun:
     async def _reinforce(self) -> LoopReport | None:
         if self.parts.make_loop is None or self._stopping:
             return None
-        self._loop = loop = self.parts.make_loop()
+        self._loop = loop = self.parts.make_loop(self._between)
         clock = self.parts.ledger.meter.clock
         began = clock.now()
         stage = {"stage": "rl", "label": "rl"}
@@ -156,7 +160,8 @@ class TrainingRun:
 
     async def _giving_up(self, work: Coroutine[Any, Any, T]) -> T | None:
         """The result of work that a stop may cancel; None when it did."""
-        async with asyncio.TaskGroup() as owner:
-            self._fragile = task = owner.create_task(work)
+        with first_error():
+            async with asyncio.TaskGroup() as owner:
+                self._fragile = task = owner.create_task(work)
         self._fragile = None
         return None if task.cancelled() else task.result()
