@@ -1,0 +1,6 @@
+"""Lets the house tests import their reader of sources."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
