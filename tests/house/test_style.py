@@ -40,13 +40,14 @@ def at(source: Source, node: ast.stmt | ast.expr | ast.ExceptHandler) -> str:
     return f"{source.name}:{node.lineno}"
 
 
-def commented(source: Source, line: int) -> bool:
-    """Whether a comment stands on the line, the one before or the one after."""
-    return any("#" in near for near in source.lines[max(0, line - 2) : line + 1])
+def commented(source: Source, line: int, word: str = "") -> bool:
+    """Whether a comment (with this word) stands on the line, the one before or the one after."""
+    near = source.lines[max(0, line - 2) : line + 1]
+    return any(word in text.partition("#")[2] for text in near if "#" in text)
 
 
 def loose_tasks(source: Source) -> list[str]:
-    """Tasks that are made outside a TaskGroup."""
+    """Tasks that are made outside a TaskGroup; a comment that names the owner excuses one."""
     groups = {
         ast.unparse(item.optional_vars)
         for n in ast.walk(source.tree)
@@ -64,7 +65,8 @@ def loose_tasks(source: Source) -> list[str]:
     return [
         f"{at(source, c)} {name}"
         for c, name in made
-        if name.endswith("ensure_future") or (name.endswith("create_task") and not owned(name))
+        if (name.endswith("ensure_future") or (name.endswith("create_task") and not owned(name)))
+        and not commented(source, c.lineno, word="own")
     ]
 
 
@@ -83,6 +85,7 @@ def endless_waits(source: Source) -> list[str]:
         for c in calls(source.tree)
         if isinstance(c.func, ast.Attribute)
         and c.func.attr in {"wait", "join", "acquire", "result", "get"}
+        and not (c.func.attr == "result" and "concurrent" not in source.text)
         and not (c.args or c.keywords or c in bounded or commented(source, c.lineno))
         and waiting.search(ast.unparse(c.func.value).lower())
     ]
@@ -148,6 +151,7 @@ def test_tasks_have_owners() -> None:
         ("asyncio.ensure_future(g())", False),
         ("asyncio.get_running_loop().create_task(g())", False),
         ("self._tasks.create_task(g())", False),
+        ("t = asyncio.create_task(g())  # owned by this call: cancelled below", True),
     ],
 )
 def test_a_task_without_an_owner_is_caught(tmp_path: Path, code: str, owned: bool) -> None:
