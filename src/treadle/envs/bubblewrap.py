@@ -7,41 +7,32 @@ user namespaces, a system-call filter, resource limits, and writable areas that 
 The workspace is such a tmpfs, made by bwrap inside the sandbox and held open from outside through /proc/PID/root. So
 its size is the kernel's business and not a watchdog's, nothing of it touches a disk, it vanishes with the last process
 and the last descriptor even if we are killed, and seeding and grading go through one open folder that no mount, link or
-rename inside can redirect. What a size does not bound, the number of files, is one cheap statvfs (`treadle.envs.usage`).
-The held folder also outlives the sandbox's processes: when the agent manages to take down process 1, a new sandbox
-starts and the files are copied over.
+rename inside can redirect. What a size does not bound, the number of files, is one cheap statvfs (`Usage`). The held
+folder also outlives the sandbox's processes: when the agent manages to take down process 1, a new bwrap starts and
+the files are copied over.
 
-Who waits for whom: `start` waits for the driver's `ready`; `run` for its `done` or for its death; `close` for the exit
-of bwrap. Starting must happen on a thread that lives on: `--die-with-parent` means the parent *thread*.
+A sandbox must be started on a thread that lives on: `--die-with-parent` means the parent *thread*.
 """
 
 from __future__ import annotations
 
-import asyncio
 import functools
-import json
 import os
 import platform
+import re
 import shutil
-import signal
-import socket
 import subprocess
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from treadle.core.errors import SandboxError
 from treadle.envs import seccomp
-from treadle.envs.channel import Channel, Gone
+from treadle.envs.box import START_S, Box, BoxedSandbox, Pipes
 from treadle.envs.driver import SWEEP_ALL, driver
-from treadle.envs.sandbox import CommandResult, SandboxLimits
-from treadle.envs.seeding import copy_tree, write_tree
-from treadle.envs.usage import Usage
+from treadle.envs.sandbox import SandboxLimits
+from treadle.envs.seeding import copy_tree
 
 INSTALL = "apt-get install bubblewrap"
 NOBODY = 65534
-START_S = 30.0
-"""How long a sandbox may take to start, on a machine that is busy with other things."""
-EXIT_S = 5.0
 _APPARMOR = "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
 _USER_NAMESPACES = "sudo sysctl -w kernel.unprivileged_userns_clone=1 user.max_user_namespaces=10000"
 _ENVIRONMENT = {
@@ -58,14 +49,8 @@ _FILES = {
 }
 
 
-class BubblewrapSandbox:
+class BubblewrapSandbox(BoxedSandbox):
     """A `Sandbox` on bubblewrap. Needs Linux on x86-64 or aarch64, bwrap >= 0.8 and bash."""
-
-    def __init__(self, *, limits: SandboxLimits | None = None) -> None:
-        self._limits = limits or SandboxLimits()
-        self._box: _Box | None = None
-        self._turn = asyncio.Lock()
-        self._closed = False
 
     @staticmethod
     def available() -> str | None:
@@ -73,174 +58,56 @@ class BubblewrapSandbox:
         return _available()
 
     @property
-    def workspace(self) -> Path:
-        """Host-side path of the workspace; valid until `close` and within this process only."""
-        return Path(f"/proc/self/fd/{self._live().areas[0]}")
+    def _owner(self) -> int | None:
+        return _owner()
 
-    async def start(self) -> None:
-        """Start bwrap and the shell's driver. Raises SandboxError with the reason and the remedy."""
-        assert self._box is None, "a sandbox starts once"
+    async def _opened(self, old: Box | None) -> Box:
         if (reason := self.available()) is not None:
             raise SandboxError(reason)
-        self._box = await _start(self._limits)
-
-    async def write_files(
-        self,
-        files: Mapping[str, bytes],
-        *,
-        modes: Mapping[str, int] | None = None,
-        mtimes: Mapping[str, float] | None = None,
-        folders: Iterable[str] = (),
-    ) -> None:
-        """Write files into the workspace. Raises EnvError when it cannot hold them."""
-        write_tree(
-            self._live().areas[0], files, modes=modes or {}, mtimes=mtimes or {}, folders=tuple(folders), owner=_owner()
-        )
-
-    async def run(self, command: str, *, timeout_s: float = 10.0) -> CommandResult:
-        """Run one command in the persistent shell. If it takes the whole sandbox down, a new one gets its files."""
-        async with self._turn:
-            box = self._live()
-            if box.channel.gone:
-                raise SandboxError("the sandbox was lost while no command was running")
-            try:
-                return await box.channel.run(command, timeout_s=timeout_s)
-            except Gone as gone:
-                self._box = await self._revived(box)
-                return gone.result or CommandResult(status=None, output="", restarted=True)
-
-    async def close(self) -> None:
-        """Kill everything inside and free the workspace."""
-        self._closed = True
-        box, self._box = self._box, None
-        if box is not None:
-            await box.end()
-            box.release()
-
-    async def _revived(self, old: _Box) -> _Box:
-        """A new sandbox with the old one's files."""
-        await old.end()
-        new = await _start(self._limits)
-        source = Path(f"/proc/self/fd/{old.areas[0]}")
-        limits = self._limits
-        copy_tree(
-            source,
-            new.areas[0],
-            owner=_owner(),
-            most_bytes=limits.file_bytes,
-            most_files=limits.workspace_files,
-        )
-        old.release()
-        return new
-
-    def _live(self) -> _Box:
-        if self._box is None:
-            raise SandboxError("the sandbox is closed" if self._closed else "the sandbox was not started")
-        return self._box
+        box = _spawned(self.limits)
+        await box.ready(_areas)
+        if old is not None:
+            most = self.limits.workspace_files
+            copy_tree(old.workspace, box.areas[0], owner=_owner(), most_bytes=self.limits.file_bytes, most_files=most)
+        return box
 
 
-class _Box:
-    """One running bwrap: its process, its channel, its open areas."""
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self.process = process
-        self.exit = os.pidfd_open(process.pid)
-        """Readable once bwrap exited."""
-        self.first = 0
-        """The host's id of process 1 inside; 0 until it is known."""
-        self.areas: list[int] = []
-        """Open folders: the workspace and /tmp."""
-        self.channel: Channel
-
-    def interrupt(self) -> None:
-        """Have the driver kill the running command."""
-        self._signal(signal.SIGUSR1)
-
-    def _signal(self, number: signal.Signals) -> None:
-        if self.first and self.process.returncode is None:
-            try:
-                os.kill(self.first, number)
-            except ProcessLookupError:
-                return  # it ended by itself
-
-    async def end(self) -> None:
-        """Kill all processes and wait until they are gone; files stay as long as the areas are open."""
-        self._signal(signal.SIGKILL)
-        self.process.kill()
-        self.channel.close()
-        loop = asyncio.get_running_loop()
-        exited = loop.create_future()
-        loop.add_reader(self.exit, lambda: None if exited.done() else exited.set_result(None))
-        try:
-            await asyncio.wait({exited}, timeout=EXIT_S)
-        finally:
-            loop.remove_reader(self.exit)
-            self.process.poll()
-
-    def release(self) -> None:
-        """Let go of the files."""
-        for folder in (self.exit, *self.areas):
-            os.close(folder)
+def _areas(greeting: str) -> tuple[int, list[Path]]:
+    """Process 1 as the host sees it, and the writable areas as seen from there: bwrap's info is the greeting."""
+    found = re.search(r'"child-pid": (\d+)', greeting)
+    if found is None:
+        raise ValueError(f"bwrap did not tell its child's process id: {greeting!r}")
+    first = int(found[1])
+    return first, [Path(f"/proc/{first}/root/work"), Path(f"/proc/{first}/root/tmp")]
 
 
-async def _start(limits: SandboxLimits) -> _Box:
-    """Start one bwrap. Raises SandboxError."""
-    ours, theirs = socket.socketpair()
-    output, their_output = os.pipe()
-    if (owner := _owner()) is not None:
-        os.fchown(their_output, owner, owner)  # so that /dev/stdout and /dev/stderr can be opened inside
-    with _Passed(theirs.detach(), their_output) as passed:
-        try:
-            box = _Box(_spawn(passed, limits))
-        except OSError as error:
-            ours.close()
-            os.close(output)
-            raise SandboxError(f"sandbox: cannot start bwrap: {error}") from error
-    usage: Usage | None = None
-    box.channel = Channel(
-        ours,
-        output,
-        interrupt=box.interrupt,
-        most_bytes=limits.output_bytes,
-        guard=lambda: usage() if usage is not None else "",
-    )
+def _spawned(limits: SandboxLimits) -> Box:
+    """Start one bwrap."""
+    pipes = Pipes(owner=_owner())
+    passed = _Passed(pipes)
     try:
-        async with asyncio.timeout(START_S):
-            await box.channel.ready()
-        box.first = int(json.loads("".join(box.channel.greeting))["child-pid"])
-        for area in ("work", "tmp"):
-            box.areas.append(os.open(f"/proc/{box.first}/root/{area}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-        usage = Usage(first=box.first, areas=box.areas, limits=limits)
-    except (Gone, TimeoutError, OSError, ValueError, KeyError) as error:
-        words = box.channel.captured() or str(error) or type(error).__name__
-        await box.end()
-        box.release()
-        raise SandboxError(f"sandbox: cannot start: {words.splitlines()[0]}") from error
-    except asyncio.CancelledError:
-        await box.end()
-        box.release()
-        raise
-    return box
+        process = _spawn(passed, limits)
+    except OSError as error:
+        pipes.close()
+        raise SandboxError(f"sandbox: cannot start bwrap: {error}") from error
+    finally:
+        passed.close()
+        pipes.started()
+    return Box(process, pipes, limits=limits)
 
 
 class _Passed:
-    """The descriptors that a bwrap inherits; our copies are closed once it has started."""
+    """The descriptors that a bwrap inherits."""
 
-    def __init__(self, control: int, output: int) -> None:
-        self.control, self.output = control, output
-        self.info = os.dup(control)
+    def __init__(self, pipes: Pipes) -> None:
+        self.control, self.output = pipes.their_control, pipes.their_output
+        self.info = os.dup(self.control)
         self.filter = _piped(seccomp.program())
         self.files = {path: _piped(content.encode()) for path, content in _FILES.items()}
 
-    @property
-    def inherited(self) -> tuple[int, ...]:
-        return (self.control, self.info, self.filter, *self.files.values())
-
-    def __enter__(self) -> _Passed:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for descriptor in (*self.inherited, self.output):
+    def close(self) -> None:
+        """Close our copies of all but the box's own pipes."""
+        for descriptor in (self.info, self.filter, *self.files.values()):
             os.close(descriptor)
 
 
@@ -268,7 +135,7 @@ def _spawn(passed: _Passed, limits: SandboxLimits) -> subprocess.Popen[bytes]:
         stdin=subprocess.DEVNULL,
         stdout=passed.output,
         stderr=passed.output,
-        pass_fds=passed.inherited,
+        pass_fds=(passed.control, passed.info, passed.filter, *passed.files.values()),
     )
 
 

@@ -54,7 +54,7 @@ __t_home=@HOME@; __t_dir=@STATE@; __t_cur=none; __t_slot=a; __t_pid=; __t_n=; __
 __t_v=; __t_names=(); __t_keep=(); __t_save=@SAVE@;
 trap '@SWEEP@' USR1;
 mapfile -t __t_names < <(compgen -v); __t_base=" ${__t_names[*]} "; wait;
-printf '\nready\n' >&3;
+printf '\npid %s\nready\n' $$ >&3;
 while IFS= read -r -d '' __t_n <&3 && IFS= read -r -d '' __t_c <&3; do
     [[ -d $__t_dir ]] || mkdir -p $__t_dir;
     [[ $__t_cur == a ]] && __t_slot=b || __t_slot=a;

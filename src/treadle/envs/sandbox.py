@@ -59,7 +59,7 @@ class CommandResult:
     timed_out: bool = False
     restarted: bool = False
     """The command took its shell with it (killed, replaced by `exec`): what it changed in directory, variables and
-    functions is lost, the next command runs in a fresh shell with the state before it. Files stay."""
+    functions is lost, the next command runs in a fresh shell, normally with the state before it. Files stay."""
     killed: str = ""
     """Why the sandbox killed it: `time`, `output`, `memory`, `files`; empty when it did not."""
     seconds: float = 0.0
