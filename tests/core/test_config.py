@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -185,6 +185,26 @@ def test_an_object_itself_is_taken_as_it_is() -> None:
 def test_an_unknown_name_gets_a_suggestion_and_the_names() -> None:
     with pytest.raises(ConfigError, match=r"rule: unknown name 'gropo'; did you mean 'grpo'\? \(names: grpo, rloo\)"):
         apply(Whole(), {"rule": "gropo"}, names=NAMES)
+
+
+def test_objects_are_printed_by_name_the_same_in_every_process() -> None:
+    @dataclass(frozen=True)
+    class Holder:
+        rule: object
+        kind: object = Grpo
+        made: object = None
+
+    class Named:
+        name = "sum"
+
+        def __call__(self) -> float:
+            return 0.0
+
+    assert flatten(Holder(rule=Named(), made=object()))["rule"] == "sum"
+    assert flatten(Holder(rule=Named()))["kind"] == "Grpo"
+    assert flatten(Holder(rule=Named(), made=object()))["made"] == "object"
+    factories: dict[object, dict[str, Callable[[], object]]] = {object: {"sum": lambda: Named()}}
+    assert flatten(Holder(rule=Named()), names=factories)["rule"] == "sum"
 
 
 def test_flatten_gives_plain_values_under_dotted_keys() -> None:

@@ -149,13 +149,13 @@ class _Builder:
 
     def _field(self, hint: Any, held: Any, node: _Node, key: str) -> Any:
         table = _table(hint, self._names)
-        if table is None and is_dataclass(held) and not (_optional(hint) and fit(type(None), node.value) is None):
+        if table is None and _is_section(held) and not (_optional(hint) and fit(type(None), node.value) is None):
             return self.section(held, node, key)
         if node.value is not Missing.VALUE:
             held = self._chosen(table, hint, node.value, key) if table is not None else self.read(hint, node.value, key)
         if not node.below:
             return held
-        if is_dataclass(held):
+        if _is_section(held):
             return self.section(held, _Node(below=node.below), key)
         if held is None and (section := _optional_section(hint)) is not None:
             return self.section(_default(section, key), _Node(below=node.below), key)
@@ -191,6 +191,10 @@ def _hints(kind: type) -> dict[str, Any]:
     return {f.name: hints[f.name] for f in fields(kind) if f.init and not f.name.startswith("_")}
 
 
+def _is_section(value: object) -> bool:
+    return is_dataclass(value) and not isinstance(value, type)
+
+
 def _optional(hint: Any) -> bool:
     return type(None) in members(hint)
 
@@ -219,8 +223,8 @@ def _flatten(config: Any, key: str, names: Names, out: dict[str, object]) -> Non
         path, value = f"{key}.{name}" if key else name, getattr(config, name)
         table = _table(hint, names)
         if table is not None and value is not None:
-            out[path] = next((n for n, make in table.items() if make is type(value)), type(value).__name__)
-        if is_dataclass(value):
+            out[path] = next((n for n, make in table.items() if make is type(value)), None) or _name(value)
+        if _is_section(value):
             _flatten(value, path, names, out)
         elif table is None or value is None:
             out.update(_plain(path, value))
@@ -237,7 +241,15 @@ def _simple(value: object) -> object:
         return _simple(value.value)
     if isinstance(value, tuple | list):
         return [_simple(item) for item in value]
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return str(value) if isinstance(value, Path) else _name(value)
+
+
+def _name(value: object) -> str:
+    """What an object calls itself: `name`, else what it or its class is called. The same in every process."""
+    own = getattr(value, "name", None) or getattr(value, "__qualname__", None)
+    return own if isinstance(own, str) else type(value).__qualname__
 
 
 def _toml(value: object) -> str:
