@@ -52,7 +52,7 @@ class Sampler:
         # sum p log p: one batched dot product over what is already in memory.
         weighted = torch.bmm(mass.view(rows, 1, -1)[..., :vocab], logits[:, :, None])[:, 0, 0].double()
         log_total = total.log() + top[:, 0].double()
-        ids = _inverse_cdf(mass, sums, uniforms.to(logits.device))
+        ids = _inverse_cdf(mass, sums, uniforms.to(logits.device)).clamp_max_(vocab - 1)  # only nan can pass it
         if bool(greedy.any()):
             ids = torch.where(greedy.to(ids.device), logits.argmax(-1), ids)
         chosen = logits.gather(1, ids[:, None])[:, 0].double()

@@ -140,8 +140,7 @@ class Worker:
                 self._step()
         finally:
             self._stopping = True
-            for command in self._take_inbox():
-                command()
+            self._run_inbox()
             for flight in self.scheduler.everyone():
                 self._fail(flight, "the engine was closed while the request was in flight")
             for drain in self._drains:
@@ -150,8 +149,7 @@ class Worker:
     def _next(self) -> bool:
         """Run the inbox, wait for work. False when the thread must end."""
         while not self._stopping:
-            for command in self._take_inbox():
-                command()
+            self._run_inbox()
             while self._drains and not self.scheduler.running:
                 drain = self._drains.popleft()
                 self.renew(drain.version, recompute=True)
@@ -164,17 +162,19 @@ class Worker:
                     self._wake.wait(IDLE_S)
         return False
 
-    def _take_inbox(self) -> list[Callable[[], None]]:
+    def _run_inbox(self) -> None:
         with self._wake:
             commands = list(self._inbox)
             self._inbox.clear()
-        return commands
+        for command in commands:
+            command()
 
     def _step(self) -> None:
         works: list[Work] = []
         begun = self._clock.now()
         try:
             with self._policy.gate.read("engine step"), torch.inference_mode():
+                self._run_inbox()  # what came while it waited at the gate
                 version = self._policy.version
                 works = self.scheduler.plan(version)
                 if works:
@@ -183,7 +183,6 @@ class Worker:
         except Exception as error:
             self._break(works, error)
         self.counters.busy_s += self._clock.now() - begun
-        self.counters.steps += 1
 
     def _forward(self, works: list[Work], version: int) -> None:
         device = self.arena.k[0].device
@@ -205,6 +204,7 @@ class Worker:
         for work in works:
             work.run.append(len(work.ids), version)
         total = int(ends[-1]) + 1
+        self.counters.steps += 1
         self.counters.forward_tokens += total
         decoded = sum(1 for f in flights if f.sampled)
         self.counters.prefilled_tokens += total - decoded
@@ -236,6 +236,7 @@ class Worker:
 
     def _break(self, works: list[Work], error: Exception) -> None:
         """A step failed: fail its flights and the trunks in the making; without works, everyone that runs."""
+        self.counters.steps += 1
         owners = [w.owner for w in works] or list(self.scheduler.running) or self.scheduler.everyone()
         trunks = [o for o in owners if isinstance(o, Trunk)]
         flights = [o for o in owners if isinstance(o, Flight)]

@@ -1,0 +1,132 @@
+"""Weights that change while rollouts are in flight."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+
+from treadle.core.errors import WeightMismatch
+from treadle.core.ports import CacheHint, WeightRef
+from treadle.inference import LoadMode
+
+Lab = Any
+
+
+def hint(rollout: str, length: int = 20) -> CacheHint:
+    return CacheHint(rollout=rollout, trunk="t", trunk_len=length)
+
+
+async def test_a_completion_records_both_versions_and_the_age_of_its_kv(lab: Lab) -> None:
+    lab.after_logits(5, lab.new_version)
+    async with lab.engine() as engine:
+        (done,) = await lab.all(engine, lab.ask(lab.ids(20), max_tokens=12, cache=hint("r")))
+    assert (done.versions, done.kv_version, done.oldest_version) == (((0, 5), (1, 7)), 0, 0)
+
+
+async def test_kv_of_a_rollout_in_flight_is_kept_across_an_update(lab: Lab) -> None:
+    async with lab.engine() as engine:
+        (first,) = await lab.all(engine, lab.ask(lab.ids(20), cache=hint("r")))
+        lab.new_version()
+        assert await engine.load(WeightRef(version=1)) == 1
+        longer = np.concatenate([lab.ids(20), first.ids, lab.ids(5)])
+        (second,) = await lab.all(engine, lab.ask(longer, "second", cache=hint("r")))
+        assert lab.counts(engine, "prefilled_tokens") == (20 + 6,)
+    assert (second.versions, second.kv_version) == (((1, 8),), 0)
+
+
+async def test_a_new_rollout_never_attaches_to_a_trunk_of_another_version(lab: Lab) -> None:
+    async with lab.engine() as engine:
+        await lab.all(engine, lab.ask(lab.ids(20), cache=hint("r")))
+        lab.new_version(noise=0.05)
+        request = lab.ask(lab.ids(20), "s", cache=hint("s"))
+        (done,) = await lab.all(engine, request)
+        assert lab.counts(engine, "prefilled_tokens") == (40,)
+    assert (done.kv_version, done.versions) == (1, ((1, 8),))
+    assert lab.error(request, done) < 1e-4
+
+
+async def test_a_trunk_in_the_making_is_started_again_by_an_update(lab: Lab) -> None:
+    warm = lab.ask(lab.ids(4), "warm", max_tokens=30)
+    late = lab.ask(lab.ids(200), "late", cache=hint("late", 200))
+    lab.after_logits(4, lambda: lab.new_version(noise=0.05))  # the trunk needs more than ten steps of 16 tokens
+    async with lab.engine(max_batch_tokens=16) as engine:
+        _, done = await lab.all(engine, warm, late)
+    assert (done.kv_version, done.versions) == (1, ((1, 8),))
+    assert lab.error(late, done) < 1e-4
+
+
+async def test_load_drops_trunks_that_nobody_builds_on(lab: Lab) -> None:
+    async with lab.engine() as engine:
+        await lab.all(engine, lab.ask(lab.ids(20), cache=hint("r")))
+        engine.release("r")
+        lab.new_version()
+        await engine.load(WeightRef(version=1))
+        assert engine.load_signal().kv_tokens == 0
+
+
+async def test_recompute_forgets_the_kv_of_everybody(lab: Lab) -> None:
+    async with lab.engine() as engine:
+        (first,) = await lab.all(engine, lab.ask(lab.ids(20), cache=hint("r")))
+        lab.new_version(noise=0.05)
+        await engine.load(WeightRef(version=1), LoadMode.RECOMPUTE)
+        longer = lab.ask(np.concatenate([lab.ids(20), first.ids, lab.ids(5)]), "second", cache=hint("r"))
+        (done,) = await lab.all(engine, longer)
+    assert done.kv_version == 1
+    assert lab.error(longer, done) < 1e-4
+
+
+async def test_recompute_in_flight_remembers_the_age_of_what_it_sampled(lab: Lab) -> None:
+    async with lab.engine() as engine:
+        lab.after_logits(5, lambda: (lab.new_version(), engine._worker.renew(1, recompute=False), None)[-1])
+        task = asyncio.ensure_future(engine.generate(lab.ask(lab.ids(20), max_tokens=200, cache=hint("r"))))
+        while lab.policy.version == 0:
+            await asyncio.sleep(0)
+        await engine.load(WeightRef(version=1), LoadMode.RECOMPUTE)
+        done = await lab.soon(task)
+        assert engine.statistics().values["prefilled_tokens"] > 20
+    assert (done.versions[0], done.kv_version) == ((0, 5), 0)
+
+
+async def test_drain_lets_what_runs_end_and_starts_nothing_new_before(lab: Lab) -> None:
+    async with lab.engine(slots=2) as engine:
+        with lab.policy.gate.write("test"):
+            early = [asyncio.ensure_future(engine.generate(lab.ask(lab.ids(6), n, max_tokens=20))) for n in "ab"]
+            await asyncio.sleep(0)
+        while engine.load_signal().running < 2:
+            await asyncio.sleep(0)
+        load = asyncio.ensure_future(engine.load(WeightRef(version=0), LoadMode.DRAIN))
+        await asyncio.sleep(0)
+        late = asyncio.ensure_future(engine.generate(lab.ask(lab.ids(6), "c")))
+        order: list[str] = []
+        for name, future in (("a", early[0]), ("load", load), ("late", late)):
+            future.add_done_callback(lambda _, name=name: order.append(name))
+        await lab.soon(asyncio.gather(*early, load, late))
+        await asyncio.sleep(0)
+    assert order == ["a", "load", "late"]
+
+
+async def test_weights_older_than_published_are_a_mismatch(lab: Lab) -> None:
+    async with lab.engine() as engine:
+        with pytest.raises(WeightMismatch, match="3"):
+            await engine.load(WeightRef(version=3))
+
+
+async def test_updates_at_any_time_leave_every_token_with_one_version(lab: Lab) -> None:
+    def update() -> None:
+        with lab.policy.gate.write("update", timeout_s=20):
+            lab.policy.version += 1
+
+    async with lab.engine() as engine:
+        tasks = [
+            asyncio.ensure_future(engine.generate(lab.ask(lab.ids(9, i), f"r{i}", max_tokens=60))) for i in range(8)
+        ]
+        for _ in range(5):
+            await asyncio.to_thread(update)
+        done = await lab.soon(asyncio.gather(*tasks))
+    for completion in done:
+        versions = [v for v, _ in completion.versions]
+        assert versions == sorted(set(versions))
+        assert completion.kv_version <= versions[0]
