@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from treadle.core.clock import SystemClock
 from treadle.core.errors import DeadlineExceeded, StoreError
 from treadle.core.events import Event
-from treadle.core.outcome import OK
+from treadle.core.outcome import OK, Origin, failure
 from treadle.testing.forests import hand_tree
 from treadle.testing.random_forests import Growth, random_group, random_groups
 from treadle.trajectory.forest import Forest
@@ -148,6 +148,17 @@ def test_an_event_carries_the_clocks_time(tmp_path: Path) -> None:
     with TrajectoryStore(tmp_path, clock=Noon()) as store:
         store.event("run.begun")
     assert [e.at for e in read_events(tmp_path)] == [43_200.0]
+
+
+def test_a_careless_word_does_not_stop_the_run(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        store.emit(Event(name="odd", at=0.0, values={"loss": np.float32(0.5), "n": np.int64(3), "at": tmp_path}))  # type: ignore[dict-item]
+        group = Group(KEY, sink=store)
+        ended = group.end(group.begin(0).id, failure(Origin.ENV, OSError("bad \ud800 name\x00")))
+    assert [e.values for e in read_events(tmp_path)] == [{"loss": 0.5, "n": 3, "at": str(tmp_path)}]
+    found = find_rollout(tmp_path, ended.id)[1].outcome
+    assert found is not None
+    assert found.message == "bad \\ud800 name\x00"
 
 
 def test_the_last_meta_value_counts(tmp_path: Path) -> None:

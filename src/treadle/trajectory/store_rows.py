@@ -1,4 +1,8 @@
-"""Records to rows and back. Every function pair here is an exact inverse: ids, log-probs and rewards bit for bit."""
+"""Records to rows and back. Every function pair here is an exact inverse: ids, log-probs and rewards bit for bit.
+
+What the world says may hold anything: text that is no Unicode (lone surrogates) is kept with escapes, numbers of numpy
+become plain ones. A careless word must not stop a run.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +40,7 @@ def tail(rollout: str, group: str) -> str:
 
 def group_row(key: GroupKey, number: int) -> Row:
     """Row of `groups`."""
-    return (number, key.id, key.ticket, key.task, key.family, key.split, key.admitted_version)
+    return (number, key.id, key.ticket, _text(key.task), _text(key.family), key.split, key.admitted_version)
 
 
 def read_key(row: Row) -> GroupKey:
@@ -53,16 +57,16 @@ def segment_row(s: Segment, number: int) -> Row:
         s.ids.astype("<i4").tobytes(),
         None if s.parent is None else place(s.parent, s.group),
         None if s.after is None else place(s.after, s.group),
-        s.turn,
+        int(s.turn),
         None if s.logprobs is None else s.logprobs.astype("<f4").tobytes(),
         None if s.entropy is None else s.entropy.astype("<f4").tobytes(),
-        json.dumps(s.versions, separators=(",", ":")) if s.versions else None,
-        s.kv_version,
+        _json(s.versions) if s.versions else None,
+        None if s.kv_version is None else int(s.kv_version),
         None if s.agent == "main" else s.agent,
         s.why.value,
-        json.dumps([(p.kind, p.start, p.end) for p in s.spans], separators=(",", ":")) if s.spans else None,
-        s.state_key,
-        s.snapshot,
+        _json([(p.kind, p.start, p.end) for p in s.spans]) if s.spans else None,
+        None if s.state_key is None else _text(s.state_key),
+        None if s.snapshot is None else _text(s.snapshot),
         None if s.tier == "real" else s.tier,
     )
 
@@ -95,8 +99,8 @@ def rollout_row(r: Rollout, number: int) -> Row:
     """Row of `rollouts`."""
     o = r.outcome
     return (
-        number, tail(r.id, r.group), r.index, r.attempt, json.dumps([place(leaf, r.group) for leaf in r.leaves]),
-        *((None, None, None, None) if o is None else (o.status.value, o.origin.value, o.type, o.message)),
+        number, tail(r.id, r.group), r.index, r.attempt, _json([place(leaf, r.group) for leaf in r.leaves]),
+        *((None, None, None, None) if o is None else (o.status.value, o.origin.value, _text(o.type), _text(o.message))),
         r.reward, _facts(r.rewards), _facts(r.seconds),
     )  # fmt: skip
 
@@ -115,7 +119,7 @@ def read_rollout(row: Row, group: str) -> Rollout:
 
 def reward_row(r: RewardRecord, group: str, number: int) -> Row:
     """Row of `rewards`."""
-    return (number, tail(r.rollout, group), place(r.segment, group), r.name, r.value, int(r.train))
+    return (number, tail(r.rollout, group), place(r.segment, group), _text(r.name), r.value, int(r.train))
 
 
 def read_reward(row: Row, group: str) -> RewardRecord:
@@ -140,7 +144,19 @@ def _id(group: str, at: int) -> str:
 
 
 def _facts(values: Mapping[str, Any]) -> str:
-    return json.dumps(dict(values), separators=(",", ":"))
+    return _json(dict(values))
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"), default=_plain)
+
+
+def _plain(value: object) -> object:
+    return value.item() if isinstance(value, np.generic) else str(value)
+
+
+def _text(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _array(blob: bytes, kind: type[Scalar]) -> NDArray[Scalar]:
