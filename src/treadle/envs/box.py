@@ -105,7 +105,8 @@ class Box:
     async def end(self) -> None:
         """Kill the processes and wait until they are gone."""
         self._signal(signal.SIGKILL)
-        self.process.kill()
+        if not self.first:
+            self.process.kill()
         self.channel.close()
         loop = asyncio.get_running_loop()
         exited: asyncio.Future[None] = loop.create_future()
@@ -114,6 +115,7 @@ class Box:
             await asyncio.wait({exited}, timeout=EXIT_S)
         finally:
             loop.remove_reader(self._exit)
+            self.process.kill()  # nothing, once it has exited
             self.process.poll()
 
     def release(self) -> None:

@@ -28,6 +28,7 @@ MOST_COMMAND_BYTES = 100_000
 """Longer commands are refused, as a kernel refuses an argument list that is too long."""
 ANSWER_S = 3.0
 """How long a driver may take to kill a command and say so."""
+SIGNAL_S = 0.05
 FIRST_GUARD_S = 0.05
 GUARD_S = 0.1
 _LINE_BYTES = 4096
@@ -114,9 +115,8 @@ class Channel:
             await asyncio.shield(running.done)
         except asyncio.CancelledError:
             running.kill("cancelled")
-            await asyncio.wait({running.done}, timeout=ANSWER_S)
-            if not running.done.done():
-                self.gone = True
+            await asyncio.wait({running.done}, timeout=2 * ANSWER_S)
+            self.gone |= not running.done.done() or running.done.exception() is not None
             raise
 
     def _send(self, data: bytes) -> None:
@@ -212,12 +212,19 @@ class _Command:
         if self.killed or self.done.done():
             return
         self.killed = reason
-        self._interrupt()
         self.later(ANSWER_S, self._unanswered)
+        self._signal()
+
+    def _signal(self) -> None:
+        """Signal the driver, again and again: a signal that comes before the command was forked finds nothing."""
+        if not self.done.done():
+            self._interrupt()
+            self.later(SIGNAL_S, self._signal)
 
     def _unanswered(self) -> None:
         if not self.done.done():
             self.done.set_exception(Gone("the shell's driver does not answer"))
+            self.done.exception()  # seen: whoever awaits it still gets it
 
     def on_line(self, line: str) -> None:
         """Take a line of the driver: this command's end, or noise."""

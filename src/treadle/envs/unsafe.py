@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 from pathlib import Path
@@ -19,6 +20,7 @@ from treadle.core.errors import SandboxError
 from treadle.envs.box import Box, BoxedSandbox, Pipes
 from treadle.envs.driver import SWEEP_GROUP, driver
 from treadle.envs.sandbox import SandboxLimits
+from treadle.envs.usage import descendants
 
 _WRAPPER = '/bin/bash --noprofile --norc -c "$1" bash & wait'
 """Keeps `$PPID` in a command from being the trainer."""
@@ -53,9 +55,13 @@ class UnsafeSandbox(BoxedSandbox):
 
     async def close(self) -> None:
         """Kill the shell and remove the workspace."""
-        if self._box is not None:
-            self._box.interrupt()
+        left = list(descendants(self._box.first)) if self._box is not None else []
         await super().close()
+        for process in left:
+            try:
+                os.kill(process, signal.SIGKILL)
+            except ProcessLookupError:
+                continue  # it ended with the shell
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
