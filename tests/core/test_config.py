@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treadle.core.config import apply, flatten, read_sets, read_toml, to_toml
+from treadle.core.config import apply, did_you_mean, flatten, read_sets, read_toml, to_toml
 from treadle.core.errors import ConfigError
 
 
@@ -105,6 +105,11 @@ def test_a_union_takes_none_first_and_str_last() -> None:
     assert apply(Whole(seed=3), {"seed": "none"}).seed is None
     assert apply(Whole(), {"either": "4"}).either == 4
     assert apply(Whole(), {"either": "four"}).either == "four"
+
+
+def test_of_keys_with_the_same_last_part_the_shortest_is_suggested() -> None:
+    assert did_you_mean("lr", ["coldstart.learner.lr", "learner.lr", "lrx"]) == "; did you mean 'learner.lr'?"
+    assert did_you_mean("zzz", ["learner.lr"]) == ""
 
 
 def test_values_that_are_only_valid_together_are_set_together() -> None:

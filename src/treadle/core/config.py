@@ -89,7 +89,8 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?` for the nearest known word, or nothing."""
     words = list(known)
     near = difflib.get_close_matches(given, words, n=1, cutoff=0.6)
-    near = near or [word for word in words if word.rpartition(".")[2] == given.rpartition(".")[2]][:1]
+    alike = [word for word in words if word.rpartition(".")[2] == given.rpartition(".")[2]]
+    near = sorted(alike, key=lambda word: word.count("."))[:1] if "." not in given and alike else near or alike
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
