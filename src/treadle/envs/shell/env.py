@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from treadle.core.actions import Action, CodeBlock
 from treadle.core.messages import Message, system, user
+from treadle.envs.bubblewrap import BubblewrapSandbox
 from treadle.envs.env import Env, EnvContext
 from treadle.envs.grading import Kind, listing, read_bytes
 from treadle.envs.sandbox import CommandResult, Sandbox
@@ -33,19 +34,14 @@ _FILE_BYTES = 1 << 18
 _ENTRIES = 256
 
 
-def bubblewrap() -> Sandbox:
-    """The sandbox that is used unless another is asked for."""
-    from treadle.envs.bubblewrap import BubblewrapSandbox
-
-    return BubblewrapSandbox()
-
-
 class ShellEnv(Env):
     """A task of `ShellTaskset` in a sandbox of its own."""
 
     max_turns = 4
 
-    def __init__(self, make_sandbox: Callable[[], Sandbox] = bubblewrap, *, command_timeout_s: float = 10.0) -> None:
+    def __init__(
+        self, make_sandbox: Callable[[], Sandbox] = BubblewrapSandbox, *, command_timeout_s: float = 10.0
+    ) -> None:
         self._make_sandbox = make_sandbox
         self._timeout_s = command_timeout_s
         self._sandbox: Sandbox | None = None
