@@ -30,7 +30,7 @@ answers = st.one_of(
 turns = st.lists(st.tuples(text, st.booleans(), answers), min_size=1, max_size=3)
 heads = st.tuples(st.booleans(), text, text)
 relaxed = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 
 

@@ -43,7 +43,7 @@ class HermesParser:
                 at = thought_end(text, found.start())
                 parts.append(TextSpan("thought", found.start(), at))
                 continue
-            call, at = _call(text, found.end(), f"call{len(calls)}")
+            call, at = _call(text, found.end(), f"c{len(calls):03d}")
             calls.append(call)
             parts.append(TextSpan("call", found.start(), at))
         return Action(text=text, calls=tuple(calls), truncated=truncated), fill(parts, len(text))

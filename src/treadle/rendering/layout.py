@@ -198,8 +198,10 @@ def _entry(message: Message) -> dict[str, Any]:
     entry: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_calls:
         entry["tool_calls"] = [_call_entry(call) for call in message.tool_calls]
-    if message.role == "tool":
-        entry |= {"tool_call_id": message.tool_call_id, "name": message.name}
+    if message.tool_call_id:
+        entry["tool_call_id"] = message.tool_call_id
+    if message.name:
+        entry["name"] = message.name
     return entry
 
 

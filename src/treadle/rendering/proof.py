@@ -136,6 +136,7 @@ def _proven(layout: Layout, tokens: Tokens, controls: Controls) -> Proven:
         raise RenderError(f"{folder}: the chat template must end every turn with one end token, got {', '.join(shown)}")
     (lead,) = leads
     assert lead is not None
+    end = controls.pattern.findall(lead)[-1]
     for case in CASES:
         _check_bridge(layout, case)
         _check_cut(layout, case, tokens, controls)
@@ -145,8 +146,8 @@ def _proven(layout: Layout, tokens: Tokens, controls: Controls) -> Proven:
     return Proven(
         layout=layout,
         lead=lead,
-        end=controls.pattern.findall(lead)[-1],
-        verbatim=all(_is_verbatim(layout, text) for text in (CASES[0].turn.content, CASES[1].turn.content, " Tv\n")),
+        end=end,
+        verbatim=_is_verbatim(layout, tokens, controls, lead, end),
         drops_thoughts=_drops_thoughts(layout),
         thinks_first=opening.count(THINK) > opening.count(THOUGHT),
     )
@@ -208,9 +209,17 @@ def _check_hostile(layout: Layout, tokens: Tokens, controls: Controls) -> None:
         )
 
 
-def _is_verbatim(layout: Layout, said: str) -> bool:
-    chat = (*_HEAD, assistant(said), *CASES[0].answer)
-    return layout.whole(chat).plain == layout.whole(_HEAD).plain + said + layout.after(CASES[0].answer).plain
+def _is_verbatim(layout: Layout, tokens: Tokens, controls: Controls, lead: str, end: str) -> bool:
+    """Whether prompt, turn and bridge make the template's own text, in ids too, however the turn ended."""
+    prompt = layout.whole(_HEAD).plain
+    spaced = Case("spaced", assistant(" Tv7\n"), CASES[0].answer)
+    for case in (case for case in (*CASES, spaced) if not case.turn.tool_calls):
+        sheet, bridge = layout.whole((*_HEAD, case.turn, *case.answer)), layout.after(case.answer).plain
+        path = prompt + case.turn.content + (end + bridge[len(lead) :] if case.ended else bridge)
+        decoded = tokens.decode(tokens.encode_written(sheet.text, controls.pattern, sheet.veil.reveal))
+        if not path == sheet.plain == decoded:
+            return False
+    return True
 
 
 def _drops_thoughts(layout: Layout) -> bool:

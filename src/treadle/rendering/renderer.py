@@ -142,7 +142,7 @@ class Renderer:
             said.pop()
         decoded = self._tokens.locate(said)
         action, parts = self._read(decoded.text, truncated)
-        calls = tuple(replace(call, id=f"turn{turn}{call.id}") for call in action.calls)
+        calls = tuple(replace(call, id=f"t{turn:04d}{call.id}") for call in action.calls)
         return Parsed(action=replace(action, calls=calls), spans=_spans(decoded, parts))
 
     def _read(self, text: str, truncated: bool) -> tuple[Action, tuple[TextSpan, ...]]:
