@@ -82,6 +82,12 @@ def test_a_template_that_alters_content_is_refused(model_folder):
     assert "alters content" in refused(model_folder(chat(body)))
 
 
+def test_what_a_template_writes_before_its_end_token_goes_with_it(model_folder):
+    renderer = Renderer.load(model_folder(chat(TURN.replace("<|im_end|>", " <|im_end|>"))), parser=PlainParser())
+    cut, ended = (renderer.decode(renderer.bridge([user("o")], ended=flag)) for flag in (False, True))
+    assert cut == " <|im_end|>" + ended and not renderer.verbatim
+
+
 def test_a_template_cannot_reach_out_of_the_sandbox(model_folder):
     message = refused(model_folder(chat(TURN, before="{{ messages.__class__.__mro__[1].__subclasses__() }}")))
     assert "unsafe" in message
