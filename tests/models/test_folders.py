@@ -17,9 +17,8 @@ def test_a_folder_appears_only_when_its_block_ends(tmp_path: Path) -> None:
 
 
 def test_an_error_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(KeyError), atomic_folder(tmp_path / "out", replace=False) as fresh:
-        (fresh / "a").write_text("1")
-        raise KeyError
+    with pytest.raises(KeyError, match="broken"), atomic_folder(tmp_path / "out", replace=False) as fresh:
+        raise KeyError((fresh / "a").write_text("1"), "broken")
     assert list(tmp_path.iterdir()) == []
 
 
