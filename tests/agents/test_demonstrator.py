@@ -4,6 +4,7 @@ import pytest
 
 from treadle.agents.demonstrator import DemonstrationPlan, Demonstrator
 from treadle.agents.limits import Rewards
+from treadle.core.errors import EnvError
 from treadle.core.seeds import Stream
 from treadle.envs.host import EnvHost
 from treadle.testing.byte_renderer import END, ByteRenderer
@@ -65,8 +66,13 @@ def test_the_search_ends_when_no_family_has_room(stage):
 
 
 def test_a_demonstration_longer_than_the_context_fails(stage):
-    found = collect(stage, EchoTaskset(("a" * 300,)), most=1, tries=1)
-    assert (found.groups, found.failed) == ((), 1)
+    found = collect(stage, EchoTaskset(("a" * 300, "b")), most=2, tries=2)
+    assert ([g.key.ticket for g in found.groups], found.failed) == ([1], 1)
+
+
+def test_a_world_in_which_no_script_can_be_played_says_why(stage):
+    with pytest.raises(EnvError, match=r"none of 3 demonstrations .*echo: reset failed"):
+        collect(stage, EchoTaskset(("a",), data={"fault": "reset"}), most=3, tries=3)
 
 
 @pytest.mark.parametrize("at_once", [1, 5])

@@ -1,4 +1,4 @@
-"""Held-out evaluation, cold start and the whole run over fakes."""
+"""Held-out evaluation and cold start over fakes."""
 
 import asyncio
 
@@ -7,13 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treadle.agents.demonstrator import DemonstrationPlan, Demonstrator
-from treadle.core.errors import ConfigError, EngineError
+from treadle.core.errors import ConfigError, EngineError, EnvError
 from treadle.core.seeds import Stream
 from treadle.envs.host import EnvHost
-from treadle.pipeline.checkpoints import Checkpoints
 from treadle.pipeline.coldstart import ColdStart, ColdStartConfig
 from treadle.pipeline.evaluation import EvaluationConfig, Evaluator, wilson
-from treadle.pipeline.run import RunParts, TrainingRun
 from treadle.testing.byte_renderer import ByteRenderer
 from treadle.testing.echo_env import EchoEnv, EchoTaskset
 
@@ -100,56 +98,65 @@ def test_a_version_that_moves_meanwhile_is_an_error(bench):
     assert bench.clock.run(main()) == 1
 
 
-def make_run(bench, tmp_path, *, coldstart=True, updates=3):
+def imitate(bench, *, epochs=2, stop_after=None):
+    """A cold start on six demonstrations, four to an update."""
     engine = bench.engine()
-    bench.set(updates=updates, evaluate_every=2)
 
     async def make_env():
         return EchoEnv()
 
-    parts = RunParts(
-        ledger=bench.ledger, make_loop=lambda between: bench.loop(engine=engine, evaluate=between),
-        evaluator=make_evaluator(bench, engine, tasks=4, untouched_tasks=2),
-        demonstrator=Demonstrator(
-            ByteRenderer(), taskset=bench.taskset, rewards=bench.rewards, seed=Stream(7),
-            make_host=lambda: EnvHost(make_env, config=bench.host, clock=bench.clock),
-        ),
-        demonstrations=DemonstrationPlan(most=6, per_family=6),
-        coldstart=ColdStart(
-            ColdStartConfig(epochs=2, demonstrations_per_update=4), trainer=bench.trainer, engine=engine,
-            thread=bench.thread, ledger=bench.ledger, seed=Stream(7),
-        ) if coldstart else None,
-        checkpoints=Checkpoints(tmp_path, trainer=bench.trainer, thread=bench.thread, ledger=bench.ledger),
+    demonstrator = Demonstrator(
+        ByteRenderer(), taskset=bench.taskset, rewards=bench.rewards, seed=Stream(7),
+        make_host=lambda: EnvHost(make_env, config=bench.host, clock=bench.clock),
     )
-    return TrainingRun(parts, version=lambda: bench.trainer.version, facts={"run": "test"})
+    coldstart = ColdStart(
+        ColdStartConfig(epochs=epochs, demonstrations_per_update=4), trainer=bench.trainer, engine=engine,
+        thread=bench.thread, ledger=bench.ledger, seed=Stream(7),
+    )
+
+    async def main():
+        found = await demonstrator.collect(DemonstrationPlan(most=6, per_family=6))
+
+        def stop():
+            if bench.trainer.version + 1 == stop_after:
+                coldstart.stop()
+
+        bench.trainer.during = stop
+        return await coldstart.run(found.groups), engine.version
+
+    return bench.clock.run(main())
 
 
-def test_a_run_goes_through_all_its_stages(bench, tmp_path):
-    report = bench.clock.run(make_run(bench, tmp_path).run())
-    assert report.reason == "done"
-    assert [(e.label, e.overall.total) for e in report.evaluations] == [
-        ("untouched", 2), ("coldstart", 4), ("update-2", 4), ("final", 4)
-    ]
-    assert [e.version for e in report.evaluations] == [0, 4, 6, 7]
-    assert (report.version, bench.trainer.saved) == (7, [7])
-    stages = [e["stage"] for e in bench.ears.named("stage.started")]
-    assert stages == ["evaluation", "demonstrations", "coldstart", "evaluation", "rl", "evaluation", "evaluation"]
-    assert bench.ears.names()[0] == "run.started"
-    assert bench.ears.names()[-1] == "run.done"
-
-
-def test_cold_start_sees_every_demonstration_once_per_epoch(bench, tmp_path):
-    bench.clock.run(make_run(bench, tmp_path, updates=0).run())
+def test_cold_start_sees_every_demonstration_once_per_epoch(bench):
+    assert imitate(bench) == (4, 4)
     batches = [b["tickets"] for b in bench.trainer.batches]
     assert [len(b) for b in batches] == [4, 2, 4, 2]
     assert sorted(batches[0] + batches[1]) == sorted(batches[2] + batches[3]) == list(range(6))
     assert [(e["update"], e["epoch"]) for e in bench.ears.named("coldstart.update")] == [(1, 1), (2, 1), (3, 2), (4, 2)]
 
 
-def test_rl_alone_starts_from_the_untouched_model(bench, tmp_path):
-    report = bench.clock.run(make_run(bench, tmp_path, coldstart=False).run())
-    assert report.evaluation("coldstart") is None
-    assert report.version == 3
+def test_a_cold_start_that_is_stopped_finishes_its_update_and_loads_it(bench):
+    assert imitate(bench, epochs=9, stop_after=3) == (3, 3)
+
+
+def test_an_evaluation_in_which_nothing_can_be_scored_says_why(bench):
+    bench.taskset = EchoTaskset(("yes",), data={"fault": "step"})
+    with pytest.raises(EnvError, match=r"evaluation untouched: none of 5 .*echo: step failed"):
+        bench.clock.run(make_evaluator(bench, bench.engine(), tasks=5).run("untouched"))
+
+
+def test_an_evaluation_can_be_cancelled(bench):
+    bench.latency = lambda turn: 10.0
+
+    async def main():
+        async with asyncio.TaskGroup() as tasks:
+            task = tasks.create_task(make_evaluator(bench, bench.engine(), tasks=5).run("final"))
+            await bench.clock.sleep(1)
+            task.cancel()
+        return task.cancelled()
+
+    assert bench.clock.run(main())
+    assert set(bench.shelf.ends.values()) == {1}
 
 
 def test_no_demonstration_is_an_error_that_says_what_to_do(bench):
@@ -159,22 +166,3 @@ def test_no_demonstration_is_an_error_that_says_what_to_do(bench):
     )
     with pytest.raises(ConfigError, match="turn the cold start off"):
         bench.clock.run(coldstart.run([]))
-
-
-@pytest.mark.parametrize(("when", "version"), [(0.5, 0), (5.0, 4)])
-def test_a_stop_in_any_stage_saves_and_returns(bench, tmp_path, when, version):
-    bench.latency = lambda turn: 4.0
-    run = make_run(bench, tmp_path, updates=50)
-
-    async def main():
-        async with asyncio.TaskGroup() as tasks:
-            task = tasks.create_task(run.run())
-            await bench.clock.sleep(when)
-            run.stop()
-        return task.result()
-
-    report = bench.clock.run(main())
-    assert (report.reason, report.version) == ("interrupted", version)
-    assert bench.trainer.saved == ([version] if version else [])
-    assert bench.clock.now() < when + 1
-    assert set(bench.shelf.ends.values()) <= {1}

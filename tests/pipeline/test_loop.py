@@ -14,6 +14,7 @@ from treadle.core.outcome import Status
 from treadle.core.seeds import Stream
 from treadle.envs.host import HostConfig
 from treadle.pipeline.checkpoints import Checkpoints
+from treadle.pipeline.schedule import TicketOrder
 from treadle.testing.echo_env import EchoTaskset
 
 
@@ -197,6 +198,23 @@ def test_a_stop_cancels_what_is_in_flight_exactly_once(bench):
     assert {e["reason"] for e in bench.ears.named("group.dropped")} == {"cancelled"}
     assert loop.permits.held == 0
     assert bench.clock.now() == pytest.approx(15)
+
+
+class GivesUp(TicketOrder):
+    """Gives up ticket 1 as soon as ticket 0 is ready."""
+
+    def evict(self, board):
+        first = board.entries.get(0)
+        return (1,) if first is not None and first.settled else ()
+
+
+def test_a_ticket_that_the_schedule_gives_up_is_cancelled_once(bench):
+    bench.latency = lambda turn: 500.0 if turn.rollout.startswith("t000001") else 1.0
+    bench.run(schedule=GivesUp(groups_per_update=3, lag=0))
+    assert bench.trainer.batches[0]["tickets"] == [0, 2]
+    assert [(e["ticket"], e["reason"]) for e in bench.ears.named("group.dropped")] == [(1, "cancelled")]
+    assert bench.clock.now() < 10
+    assert set(bench.shelf.ends.values()) == {1}
 
 
 def test_a_loop_that_stalls_says_who_waits_for_what(bench):

@@ -78,10 +78,13 @@ class Demonstrator:
         self.sink = sink
 
     async def collect(self, plan: DemonstrationPlan) -> Demonstrations:
-        """Walk the split in order and keep what is correct, within the caps."""
+        """Walk the split in order and keep what is correct, within the caps.
+
+        Raises EnvError when every single one failed: then it is not the scripts.
+        """
         kept: list[Group] = []
         families: dict[str, int] = {}
-        tried = failed = 0
+        tried, failed, why = 0, 0, ""
         size = self.taskset.size(plan.split)
         end = plan.first + (plan.tries if size is None else min(plan.tries, size - plan.first))
         at = plan.first
@@ -104,6 +107,9 @@ class Demonstrator:
                     families[group.key.family] = families.get(group.key.family, 0) + 1
                 elif not rollout.trains:
                     failed += 1
+                    why = "it got no score" if rollout.outcome is None else _line(rollout.outcome)
+        if tried and failed == tried:
+            raise EnvError(f"none of {tried} demonstrations could be played to its end; the last one: {why}")
         return Demonstrations(groups=tuple(kept), tried=tried, wrong=tried - failed - len(kept), failed=failed)
 
     async def play(self, number: int, task: Task, turns: Sequence[str]) -> Group:
@@ -165,3 +171,7 @@ class Demonstrator:
                 at = group.observed(rollout, bridge, after=at, turn=turn)
                 length += len(bridge)
         return limit("turns", "the script ended before the environment did")
+
+
+def _line(outcome: Outcome) -> str:
+    return f"({outcome.status}, {outcome.origin}) {outcome.type}: {outcome.message}"

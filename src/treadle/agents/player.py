@@ -17,14 +17,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
+from treadle.agents.deadline import deadline
 from treadle.agents.limits import Rewards, RolloutLimits
 from treadle.agents.ports import Rendering
 from treadle.agents.stages import StageMeter
-from treadle.core.errors import DeadlineExceeded, EngineError, EnvError, PromptTooLong, RenderError
+from treadle.core.errors import EngineError, EnvError, PromptTooLong, RenderError
 from treadle.core.outcome import CANCELLED, OK, Origin, Outcome, failure, limit
 from treadle.core.ports import CacheHint, Clock, Completion, Finish, Generate, Ids, Request, Sampling
 from treadle.core.seeds import Stream
@@ -68,13 +69,6 @@ class Player:
     def clock(self) -> Clock:
         """The clock that stages are measured with."""
         return self.meter.clock
-
-    def at(self, temperature: float) -> Player:
-        """The same player at another temperature."""
-        return Player(
-            self.generate, self.renderer, make_host=self.make_host,
-            limits=replace(self.limits, temperature=temperature), rewards=self.rewards, meter=self.meter,
-        )
 
     async def play(self, group: Group, plan: Play) -> Rollout:
         """Play one attempt to its end and return it, ended. Raises nothing but CancelledError."""
@@ -192,14 +186,10 @@ class _Episode:
             cache=CacheHint(rollout=self.rollout, trunk=self.group.key.id, trunk_len=trunk_len),
             priority=self.plan.priority,
         )
+        what = f"rollout {self.rollout}, turn {turn}, waits for the engine"
         with self.player.meter.busy("generate", self.spent):
-            try:
-                async with asyncio.timeout(limits.generate_s):
-                    completion = await self.player.generate.generate(request)
-            except TimeoutError:
-                raise DeadlineExceeded(
-                    f"rollout {self.rollout}, turn {turn}: waited {limits.generate_s:g} s for the engine"
-                ) from None
+            async with deadline(what, limits.generate_s):
+                completion = await self.player.generate.generate(request)
         if completion.finish is Finish.CANCELLED or not len(completion.ids):
             raise EngineError(f"rollout {self.rollout}, turn {turn}: the engine gave up the request")
         self.player.meter.count("tokens", len(completion.ids))

@@ -6,11 +6,11 @@ inside its trainer. Epochs over shuffled batches; the order comes from a named s
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from treadle.agents.deadline import deadline
 from treadle.core.errors import ConfigError
 from treadle.core.seeds import Stream
 from treadle.pipeline.ledger import Ledger
@@ -82,7 +82,7 @@ class ColdStart:
                 "grad_norm": report.grad_norm, "lr": report.lr, "tokens_trained": report.tokens_trained,
                 "seconds_s": report.seconds, "skipped": report.skipped,
             })
-        async with asyncio.timeout(self.config.update_s):
+        async with deadline("engine load after the cold start", self.config.update_s):
             await self.engine.load(self.trainer.publish())
         self.ledger.tell("stage.done", {"stage": "coldstart", "label": "coldstart", "seconds_s": clock.now() - began})
         return done

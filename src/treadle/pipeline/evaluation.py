@@ -18,6 +18,7 @@ from treadle.agents.group_player import GroupPlayer
 from treadle.core.errors import ConfigError, EngineError
 from treadle.core.events import Value
 from treadle.envs.task import Task, Taskset
+from treadle.pipeline.failures import nothing_scored
 from treadle.pipeline.first_error import first_error
 from treadle.pipeline.generate import task_of
 from treadle.pipeline.ledger import Ledger, sampled_tokens
@@ -128,7 +129,10 @@ class Evaluator:
         self.sink = sink
 
     async def run(self, label: str, *, update: int = 0, tasks: int | None = None) -> Evaluation:
-        """Play the tasks and count. Raises EngineError when the version moved meanwhile."""
+        """Play the tasks and count.
+
+        Raises EngineError when the version moved meanwhile, EnvError or InfraError when nothing could be scored.
+        """
         clock = self.player.player.clock
         began, version = clock.now(), self.version()
         size = self.taskset.size(self.config.split)
@@ -143,6 +147,8 @@ class Evaluator:
                     workers.create_task(self._work(numbers, tally, version))
         if self.version() != version:
             raise EngineError(f"evaluation {label}: the policy went from version {version} to {self.version()}")
+        if not tally.overall.total:
+            raise nothing_scored(f"evaluation {label}: none of {count} rollouts could be scored", tally.failed)
         result = tally.result(
             version=version, seconds=clock.now() - began, temperature=self.player.player.limits.temperature
         )
@@ -184,7 +190,7 @@ class _Tally:
     label: str
     expected: int
     done: int = 0
-    unscored: int = 0
+    failed: list[Group] = field(default_factory=list)
     tokens: int = 0
     rewards: list[float] = field(default_factory=list)
     overall: Count = field(default_factory=Count)
@@ -196,7 +202,7 @@ class _Tally:
         self.done += 1
         self.tokens += sampled_tokens(group)
         if not group.valid:
-            self.unscored += 1
+            self.failed.append(group)
             return
         rollout = group.valid[-1]
         raw, solved = ledger.rewards.raw(rollout), ledger.rewards.solved(rollout)
@@ -210,7 +216,7 @@ class _Tally:
     def result(self, *, version: int, seconds: float, temperature: float) -> Evaluation:
         """The finished record."""
         return Evaluation(
-            label=self.label, version=version, overall=self.overall, unscored=self.unscored, tokens=self.tokens,
+            label=self.label, version=version, overall=self.overall, unscored=len(self.failed), tokens=self.tokens,
             reward_mean=sum(self.rewards) / len(self.rewards) if self.rewards else None, seconds=seconds,
             temperature=temperature, levels=dict(sorted(self.levels.items())),
             families=dict(sorted(self.families.items())),

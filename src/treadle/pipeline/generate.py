@@ -39,6 +39,9 @@ class GeneratePump:
         self.schedule = schedule
         self.ledger = ledger
         self.sink = sink
+        self._playing: dict[int, asyncio.Task[Group]] = {}
+        """Groups in flight by ticket."""
+        self._evicted: set[int] = set()
 
     @property
     def clock(self) -> Clock:
@@ -74,5 +77,27 @@ class GeneratePump:
 
     async def _play(self, board: Board, entry: Entry) -> None:
         priority = self.schedule.priority(board, entry.ticket)
-        await self.player.play(entry.group, entry.task, priority=priority)
-        board.move(entry, State.GENERATED)
+        async with asyncio.TaskGroup() as one:  # a task of its own, so that it can be given up alone
+            task = one.create_task(self.player.play(entry.group, entry.task, priority=priority))
+            self._playing[entry.ticket] = task
+        del self._playing[entry.ticket]
+        if task.cancelled():
+            board.move(entry, State.DROPPED, reason="cancelled")
+            self.ledger.judged(entry)
+        else:
+            board.move(entry, State.GENERATED)
+
+    async def evict(self, board: Board) -> None:
+        """Cancel the groups that the schedule gives up, each once, until the run is cancelled."""
+        while board.batches < self.config.updates:
+            await board.until(
+                lambda: bool(self._to_evict(board)) or board.batches >= self.config.updates,
+                what="schedule waits for a group to give up", stall_s=self.config.stall_s,
+            )
+            for ticket in self._to_evict(board):
+                self._evicted.add(ticket)
+                self._playing[ticket].cancel()
+
+    def _to_evict(self, board: Board) -> list[int]:
+        chosen = self.schedule.evict(board)
+        return [ticket for ticket in chosen if ticket in self._playing and ticket not in self._evicted]

@@ -120,6 +120,7 @@ class Loop:
                     others = [
                         pumps.create_task(self._generate.run(self.board, self.permits), name="generate pump"),
                         pumps.create_task(self._evaluate.run(self.board), name="evaluate pump"),
+                        pumps.create_task(self._generate.evict(self.board), name="evictions"),
                     ]
                     await self._lead()
                     for task in others:

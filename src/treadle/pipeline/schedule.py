@@ -26,11 +26,11 @@ class Schedule(Protocol):
         ...
 
     def select(self, board: Board) -> tuple[int, ...] | None:
-        """Tickets of the next batch, all settled; None to wait."""
+        """Tickets of the next batch, all settled; None to wait. Only a batch gives permits back, dropped ones' too."""
         ...
 
     def evict(self, board: Board) -> tuple[int, ...]:
-        """Tickets to cancel or forget now."""
+        """Tickets that are given up: what still runs of them is cancelled, and they are settled as dropped."""
         ...
 
 

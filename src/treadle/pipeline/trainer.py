@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from treadle.agents.deadline import deadline
 from treadle.algorithms.aggregation import Aggregation
 from treadle.algorithms.credit import CreditRule, assign
-from treadle.core.errors import DeadlineExceeded
 from treadle.core.ports import WeightRef
 from treadle.trajectory.forest import Forest
 from treadle.trajectory.group import Group
@@ -114,14 +114,9 @@ class BlockingThread:
 
     async def call(self, what: str, function: Callable[[], T], *, deadline_s: float) -> T:
         """Run `function` there. Raises DeadlineExceeded naming `what`; the thread then goes on alone."""
-        loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(deadline_s) as deadline:
-                return await loop.run_in_executor(self._pool, function)
-        except TimeoutError:
-            if not deadline.expired():
-                raise
-            raise DeadlineExceeded(f"{what}: not finished after {deadline_s:g} s") from None
+        async with deadline(what, deadline_s):
+            return await asyncio.get_running_loop().run_in_executor(self._pool, function)
+        raise AssertionError("a deadline does not swallow its body")
 
     def close(self) -> None:
         """Take no more calls."""

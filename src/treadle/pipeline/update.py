@@ -10,14 +10,13 @@ computed on. It is bounded here, at selection, whatever the schedule did: a grou
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from treadle.core.errors import EnvError, InfraError, TreadleError
-from treadle.core.outcome import Origin
+from treadle.agents.deadline import deadline
 from treadle.pipeline.board import Board, Entry, State
 from treadle.pipeline.config import PipelineConfig
+from treadle.pipeline.failures import nothing_scored
 from treadle.pipeline.ledger import Ledger
 from treadle.pipeline.permits import Permits
 from treadle.pipeline.placebo import RewardTransform
@@ -94,7 +93,7 @@ class UpdatePump:
                 report = await self.thread.call(
                     board.occupied, lambda: self.trainer.train(groups), deadline_s=self.config.update_s
                 )
-                async with asyncio.timeout(self.config.update_s):
+                async with deadline(f"engine load after {board.occupied}", self.config.update_s):
                     loaded = await self.engine.load(self.trainer.publish())
         finally:
             board.occupied = ""
@@ -144,12 +143,6 @@ class UpdatePump:
             self._failed_batches = 0
             return
         self._failed_batches += 1
-        if self._failed_batches < self.config.failed_batches:
-            return
-        ends = [r.outcome for entry in batch for r in entry.group.rollouts.values() if r.outcome is not None]
-        last = next((outcome for outcome in reversed(ends) if outcome.failed), None)
-        line = "no score" if last is None else f"({last.status}, {last.origin}) {last.type}: {last.message}"
-        kinds: dict[Origin, type[TreadleError]] = {Origin.INFRA: InfraError}
-        raise kinds.get(Origin.NONE if last is None else last.origin, EnvError)(
-            f"no rollout of {self._failed_batches} batches in a row could be scored; the last one: {line}"
-        )
+        if self._failed_batches >= self.config.failed_batches:
+            what = f"no rollout of {self._failed_batches} batches in a row could be scored"
+            raise nothing_scored(what, [entry.group for entry in batch])
