@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,12 @@ from treadle.envs.bubblewrap import BubblewrapSandbox
 from treadle.envs.channel import MOST_COMMAND_BYTES
 from treadle.envs.sandbox import MIB, SandboxLimits
 from treadle.testing.check_sandbox import check_sandbox
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.002)
 
 
 async def test_it_passes_the_kit(bubblewrap: None) -> None:
@@ -94,13 +101,13 @@ async def test_process_one_does_not_die_of_signals_from_inside(sandbox: Bubblewr
 
 async def test_a_sandbox_that_is_taken_down_from_inside_comes_back_with_its_files(sandbox: BubblewrapSandbox) -> None:
     await sandbox.run("mkdir -p d/e; echo kept > d/file; chmod 640 d/file; touch -d @1000000000 d/file; ln -s x link")
-    running = asyncio.ensure_future(sandbox.run("echo before; sleep 60"))
-    await asyncio.sleep(0.1)
+    running = asyncio.ensure_future(sandbox.run("echo before; touch begun; sleep 60"))
+    await until(lambda: grading.exists(sandbox.workspace, "begun"))
     assert sandbox._box is not None
     os.kill(sandbox._box.first, signal.SIGKILL)
     result = await running
     assert (result.status, result.output, result.restarted) == (None, "before\n", True)
-    seen = await sandbox.run("cat d/file; stat -c '%a %Y' d/file; readlink link; ls d")
+    seen = await sandbox.run("cat d/file; stat -c '%a %Y' d/file; readlink link; ls d; rm begun")
     assert seen.output == "kept\n640 1000000000\nx\ne\nfile\n"
     assert grading.read_bytes(sandbox.workspace, "d/file") == b"kept\n"
 
@@ -109,8 +116,8 @@ async def test_a_sandbox_lost_between_commands_is_an_error(sandbox: BubblewrapSa
     await sandbox.run("true")
     assert sandbox._box is not None
     sandbox._box.process.kill()
-    sandbox._box.process.wait()
-    await asyncio.sleep(0.05)
+    channel = sandbox._box.channel
+    await until(lambda: channel.gone)
     with pytest.raises(SandboxError, match="lost while no command was running"):
         await sandbox.run("true")
 
@@ -146,8 +153,8 @@ async def test_a_flood_is_killed_at_the_cap(bubblewrap: None) -> None:
 async def test_a_fork_bomb_stays_in_its_sandbox(bubblewrap: None) -> None:
     bomber, neighbour = BubblewrapSandbox(), BubblewrapSandbox()
     await asyncio.gather(bomber.start(), neighbour.start())
-    bomb = asyncio.ensure_future(bomber.run(":(){ :|:& };:; sleep 60", timeout_s=1.0))
-    await asyncio.sleep(0.3)
+    bomb = asyncio.ensure_future(bomber.run("touch begun; :(){ :|:& };:; sleep 60", timeout_s=1.0))
+    await until(lambda: grading.exists(bomber.workspace, "begun"))
     assert (await neighbour.run("echo fine | cat", timeout_s=30)).output == "fine\n"
     assert (await bomb).killed == "time"
     assert (await bomber.run("echo alive | cat", timeout_s=30)).output == "alive\n"
@@ -299,8 +306,8 @@ async def test_seeds_that_do_not_fit_are_the_environments_fault(bubblewrap: None
 
 
 async def test_a_cancelled_run_kills_its_command(sandbox: BubblewrapSandbox) -> None:
-    running = asyncio.ensure_future(sandbox.run("sleep 60", timeout_s=60))
-    await asyncio.sleep(0.1)
+    running = asyncio.ensure_future(sandbox.run("touch begun; sleep 60", timeout_s=60))
+    await until(lambda: grading.exists(sandbox.workspace, "begun"))
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
@@ -362,10 +369,7 @@ async def test_a_sandbox_dies_with_its_trainer(bubblewrap: None) -> None:
     )
     done = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", program], capture_output=True, text=True)
     first = Path(f"/proc/{int(done.stdout)}")
-    for _ in range(100):
-        if not first.exists():
-            break
-        await asyncio.sleep(0.02)
+    await until(lambda: not first.exists())
     assert not first.exists()
 
 

@@ -65,7 +65,9 @@ class Box:
         """Open folders on its writable areas; the workspace comes first."""
         self._usage: Usage | None = None
         self._limits, self._bounded = limits, bounded
+        self._loop = asyncio.get_running_loop()
         self._exit = os.pidfd_open(process.pid)
+        self._exited: asyncio.Future[None] = self._loop.create_future()
         self.channel = Channel(
             pipes.control, pipes.output, interrupt=self.interrupt, most_bytes=limits.output_bytes, guard=self._guard
         )
@@ -103,26 +105,30 @@ class Box:
         self._signal(signal.SIGUSR1)
 
     async def end(self) -> None:
-        """Kill the processes and wait until they are gone."""
+        """Kill the processes and wait until they are gone. May be called by several at the same time."""
         self._signal(signal.SIGKILL)
         if not self.first:
             self.process.kill()
         self.channel.close()
-        loop = asyncio.get_running_loop()
-        exited: asyncio.Future[None] = loop.create_future()
-        loop.add_reader(self._exit, lambda: None if exited.done() else exited.set_result(None))
-        try:
-            await asyncio.wait({exited}, timeout=EXIT_S)
-        finally:
-            loop.remove_reader(self._exit)
+        if not self._exited.done():
+            self._loop.add_reader(self._exit, self._on_exit)
+            await asyncio.wait({self._exited}, timeout=EXIT_S)
             self.process.kill()  # nothing, once it has exited
-            self.process.poll()
+        self.process.poll()
+
+    def _on_exit(self) -> None:
+        self._loop.remove_reader(self._exit)
+        if not self._exited.done():
+            self._exited.set_result(None)
 
     def release(self) -> None:
-        """Let go of the files."""
-        for descriptor in (self._exit, *self.areas):
-            os.close(descriptor)
-        self.areas.clear()
+        """Let go of the files. Idempotent."""
+        if self._exit >= 0:
+            self._loop.remove_reader(self._exit)
+            for descriptor in (self._exit, *self.areas):
+                os.close(descriptor)
+            self._exit = -1
+            self.areas.clear()
 
     def _signal(self, number: signal.Signals) -> None:
         if self.first and self.process.poll() is None:
@@ -185,12 +191,25 @@ class BoxedSandbox(ABC):
             try:
                 return await box.channel.run(command, timeout_s=timeout_s)
             except Gone as gone:
+                if self._box is not box:
+                    raise SandboxError("the sandbox was closed while a command was running") from gone
                 await box.end()
                 if gone.result is None:
                     raise SandboxError("the sandbox was lost while no command was running") from gone
-                self._box = await self._opened(box)
-                box.release()
+                self._box = await self._taken_over(box)
                 return gone.result
+
+    async def _taken_over(self, old: Box) -> Box | None:
+        """A fresh box in place of one whose driver is gone; None when the sandbox was closed meanwhile."""
+        new = await self._opened(old) if not self._closed else None
+        old.release()
+        if new is None:
+            return None
+        if not self._closed:
+            return new
+        await new.end()
+        new.release()
+        return None
 
     async def close(self) -> None:
         """Kill everything inside and free the workspace."""

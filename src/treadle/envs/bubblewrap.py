@@ -66,7 +66,7 @@ class BubblewrapSandbox(BoxedSandbox):
             raise SandboxError(reason)
         box = _spawned(self.limits)
         await box.ready(_areas)
-        if old is not None:
+        if old is not None and old.areas:
             most = self.limits.workspace_files
             copy_tree(old.workspace, box.areas[0], owner=_owner(), most_bytes=self.limits.file_bytes, most_files=most)
         return box

@@ -17,7 +17,7 @@ import contextvars
 import inspect
 import queue
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from treadle.core.clock import SystemClock
@@ -63,10 +63,13 @@ class Caller:
         else:
             task = self._thread(lambda: function(*args, **keywords), alone=alone or self.stuck)
         try:
-            return await self._until(task, limit_s)
+            value = await self._until(task, limit_s)
+            if inspect.isawaitable(value):  # a plain function that gave a coroutine
+                value = await self._until(asyncio.ensure_future(_contained(value)), limit_s)
         except Overrun as overrun:
             self.stuck |= not overrun.stopped
             raise
+        return value
 
     def close(self) -> None:
         """Let the thread end once its last job is done."""
@@ -127,7 +130,7 @@ class Caller:
         return future
 
 
-async def _contained(coroutine: Coroutine[Any, Any, Any]) -> Any:
+async def _contained(coroutine: Awaitable[Any]) -> Any:
     """Keep `sys.exit()` in user code from ending the event loop."""
     try:
         return await coroutine

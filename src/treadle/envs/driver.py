@@ -99,7 +99,7 @@ def driver(*, control: int, home: str, state: str, sweep: str, limits: SandboxLi
 
 
 def _ulimits(limits: SandboxLimits) -> str:
-    """Set inside the sandbox: the count of processes is then the sandbox's own, not the machine user's."""
+    """Set inside the sandbox: since Linux 5.14 the count of processes is then the sandbox's own, not the user's."""
     values = {
         "c": 0,
         "q": 0,

@@ -153,11 +153,11 @@ class EnvHost:
         """One step with its time limit, checked and cut to the host's limits."""
         if self._clock.now() >= self._deadline:
             return Step(truncated=True, outcome=limit("time", f"the episode took {self._config.episode_s:g} s"))
-        limit_s = self._config.step_s
-        if action.calls and type(env).step is Env.step:
-            tools = env.tools()
+        limit_s, method = self._config.step_s, env.step
+        if type(env).step is Env.step:
+            tools, method = env.tools(), env.call_tools
             limit_s += sum(tools[call.name].options.timeout_s + GRACE_S for call in action.calls if call.name in tools)
-        step, outcome = await self._guard("step", env.step, action, limit_s=limit_s)
+        step, outcome = await self._guard("step", method, action, limit_s=limit_s)
         if outcome is None:
             outcome = _fault_in_step(env, step)
         if outcome is not None:

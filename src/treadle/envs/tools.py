@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar, get_type_hints, overload
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints, overload
 from weakref import WeakKeyDictionary
 
 from treadle.core.errors import ToolError
@@ -242,7 +242,9 @@ def _describe(name: str, method: Callable[..., Any]) -> Tool:
     for parameter in _parameters(method):
         default = ... if parameter.default is inspect.Parameter.empty else parameter.default
         # Fields get neutral names, parameters stand as aliases: a parameter may be called `json` or `copy`.
-        info = Field(default, alias=parameter.name, description=about.get(parameter.name))
+        words = [word for word in get_args(hints[parameter.name])[1:] if isinstance(word, str)]
+        annotated = words[0] if words and get_origin(hints[parameter.name]) is Annotated else None
+        info = Field(default, alias=parameter.name, description=about.get(parameter.name, annotated))
         fields[f"p_{parameter.name}"] = (hints[parameter.name], info)
     config = ConfigDict(extra="forbid", arbitrary_types_allowed=False)
     model: Any = create_model(name, __config__=config, **fields)
@@ -253,7 +255,7 @@ def _describe(name: str, method: Callable[..., Any]) -> Tool:
 
 
 def _docstring(text: str) -> tuple[str, dict[str, str]]:
-    """Description and, from a Google-style `Args:` section, a line per parameter."""
+    """Description and, from a Google-style `Args:` section, a line per parameter. `Annotated[T, "words"]` does too."""
     head, _, rest = text.partition("\nArgs:\n")
     about: dict[str, str] = {}
     for line in rest.splitlines():
