@@ -220,11 +220,12 @@ def test_a_ticket_that_the_schedule_gives_up_is_cancelled_once(bench):
 def test_a_loop_that_stalls_says_who_waits_for_what(bench):
     class Deaf(type(bench.engine())):
         async def generate(self, request):
-            await asyncio.sleep(1e9)
+            await bench.clock.sleep(1e9)
 
     bench.set(stall_s=100)
     with pytest.raises(DeadlineExceeded, match=r"waits for .*nothing happened for 100 s; ticket 0 running since 100 s"):
         bench.run(engine=Deaf([], clock=bench.clock))
+    assert "waits for" in bench.ears.named("wait.expired")[0]["what"]
 
 
 def test_an_update_past_its_deadline_is_named(bench):

@@ -59,7 +59,7 @@ def test_time_stands_still_while_a_thread_works():
 
     async def main():
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(asyncio.sleep(100))
+            tasks.create_task(clock.sleep(100))
             work = tasks.create_task(asyncio.to_thread(lambda: sum(range(200_000))))
             await work
             return clock.now()

@@ -48,7 +48,7 @@ seconds, `_share` is 0..1. A key is left out, or None, where there is nothing to
                         skipped (True when the gradient was not finite), and stat.NAME for what the loss reports
     update.skipped      update, updates, version, dropped, solved_share, reward_mean, reason ("empty")
     checkpoint.saved    update, version, path, seconds_s
-    wait.expired        what (who waits for what), waited_s, action
+    wait.expired        what (who waited for what, for how long), action
     run.stopping        update, reason
     run.done            reason ("done" | "interrupted"), updates, version, seconds_s
 """

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from treadle.agents.group_player import GroupPlayer
 from treadle.agents.limits import Rewards
+from treadle.core.errors import DeadlineExceeded
 from treadle.core.ports import Statistics
 from treadle.envs.task import Taskset
 from treadle.pipeline.board import Board, State
@@ -125,6 +126,9 @@ class Loop:
                     await self._lead()
                     for task in others:
                         task.cancel()
+        except DeadlineExceeded as expired:
+            self.parts.ledger.tell("wait.expired", {"what": str(expired), "action": "the run was stopped"})
+            raise
         finally:
             self._close_open_tickets()
             self.parts.ledger.board = None

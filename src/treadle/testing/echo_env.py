@@ -36,7 +36,7 @@ class EchoEnv(Env):
         if self._fault == "infra":
             raise InfraError("echo: the machinery failed as it was told to")
         if self._fault == "hang":
-            await asyncio.Event().wait()
+            await asyncio.Event().wait()  # for ever: the host's deadline is what this is for
         if data.get("latency"):
             await self._clock.sleep(float(data["latency"]))
         self.heard.append(action.text.strip())
