@@ -1,1 +1,104 @@
-"""Treadle trains language-model agents by reinforcement learning on what they do."""
+"""Treadle trains language-model agents by reinforcement learning on what they do.
+
+Everything that users need is a name of this module; it is imported when it is first used, so `import treadle` is light.
+
+    treadle.train(recipe)       train and write a run folder
+    treadle.evaluate(run)       held-out tasks under a checkpoint
+    treadle.rollout(run)        play one task
+
+A recipe nests typed configs (`Recipe`); a world is a taskset, an environment (`Env`, `@tool`) and a parser (`World`).
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # the same names, for type checkers and editors
+    from treadle.agents.demonstrator import DemonstrationPlan
+    from treadle.agents.limits import Rewards, RolloutLimits
+    from treadle.algorithms.aggregation import SeqMeanTokenMean, SeqSumConst, TokenMean
+    from treadle.algorithms.credit import CreditRule, NodeCredit, PathCredit
+    from treadle.algorithms.group_baseline import DrGrpo, Grpo, Rloo
+    from treadle.algorithms.imitation import Imitation
+    from treadle.algorithms.losses import Loss, LossTerms, Nll, PpoClip
+    from treadle.core.actions import Action, CodeBlock
+    from treadle.core.errors import ConfigError, ToolError, TreadleError
+    from treadle.core.messages import Message, ToolCall, ToolSpec, assistant, system, user
+    from treadle.core.outcome import Outcome
+    from treadle.envs.env import Env, EnvContext
+    from treadle.envs.host import HostConfig
+    from treadle.envs.step import Step
+    from treadle.envs.task import ListTaskset, Task, Taskset
+    from treadle.envs.tools import tool
+    from treadle.inference.config import EngineConfig
+    from treadle.learner.config import LearnerConfig
+    from treadle.models.policy import Policy
+    from treadle.pipeline.coldstart import ColdStartConfig
+    from treadle.pipeline.config import PipelineConfig
+    from treadle.pipeline.evaluation import Evaluation, EvaluationConfig
+    from treadle.recipes.compose import Run, RunResult, compose
+    from treadle.recipes.front import Played, evaluate, rollout, train
+    from treadle.recipes.recipe import Algorithm, ColdStartPlan, Recipe
+    from treadle.recipes.world import ShellWorld, World
+    from treadle.rendering.fenced import FencedParser
+    from treadle.rendering.hermes import HermesParser
+    from treadle.rendering.plain import PlainParser
+    from treadle.trajectory.forest import Forest, center
+    from treadle.trajectory.group import Group, Rollout
+    from treadle.trajectory.segment import Author, Segment
+    from treadle.trajectory.store import read_group, read_groups
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "agents.demonstrator": ("DemonstrationPlan",),
+    "agents.limits": ("Rewards", "RolloutLimits"),
+    "algorithms.aggregation": ("SeqMeanTokenMean", "SeqSumConst", "TokenMean"),
+    "algorithms.credit": ("CreditRule", "NodeCredit", "PathCredit"),
+    "algorithms.group_baseline": ("DrGrpo", "Grpo", "Rloo"),
+    "algorithms.imitation": ("Imitation",),
+    "algorithms.losses": ("Loss", "LossTerms", "Nll", "PpoClip"),
+    "core.actions": ("Action", "CodeBlock"),
+    "core.errors": ("ConfigError", "ToolError", "TreadleError"),
+    "core.messages": ("Message", "ToolCall", "ToolSpec", "assistant", "system", "user"),
+    "core.outcome": ("Outcome",),
+    "envs.env": ("Env", "EnvContext"),
+    "envs.host": ("HostConfig",),
+    "envs.step": ("Step",),
+    "envs.task": ("ListTaskset", "Task", "Taskset"),
+    "envs.tools": ("tool",),
+    "inference.config": ("EngineConfig",),
+    "learner.config": ("LearnerConfig",),
+    "models.policy": ("Policy",),
+    "pipeline.coldstart": ("ColdStartConfig",),
+    "pipeline.config": ("PipelineConfig",),
+    "pipeline.evaluation": ("Evaluation", "EvaluationConfig"),
+    "recipes.compose": ("Run", "RunResult", "compose"),
+    "recipes.front": ("Played", "evaluate", "rollout", "train"),
+    "recipes.recipe": ("Algorithm", "ColdStartPlan", "Recipe"),
+    "recipes.world": ("ShellWorld", "World"),
+    "rendering.fenced": ("FencedParser",),
+    "rendering.hermes": ("HermesParser",),
+    "rendering.plain": ("PlainParser",),
+    "trajectory.forest": ("Forest", "center"),
+    "trajectory.group": ("Group", "Rollout"),
+    "trajectory.segment": ("Author", "Segment"),
+    "trajectory.store": ("read_group", "read_groups"),
+}
+"""Module below `treadle` to the public names that live in it."""
+_MODULE = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = ["__version__", *sorted(_MODULE)]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE:
+        raise AttributeError(f"module 'treadle' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"treadle.{_MODULE[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,1 @@
+"""Floor 7: the front door. Nothing here is needed to use Treadle from Python."""

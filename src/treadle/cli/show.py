@@ -1,0 +1,63 @@
+"""`treadle show RUN [ROLLOUT]`: what a run stored."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+
+def add(commands: Any) -> None:
+    """Declare the command."""
+    command = commands.add_parser("show", help="list a run's rollouts, or print one with token marks")
+    command.add_argument("folder", metavar="RUN", type=Path, help="a run folder")
+    command.add_argument("rollout", nargs="?", help="id of a rollout, as the list gives it")
+    command.add_argument("--tokens", action="store_true", help="a line per token: id, log-prob, entropy, version, mark")
+    command.add_argument("--most", type=int, default=40, metavar="N", help="rollouts to list, newest last (default 40)")
+    command.add_argument("--split", choices=("train", "heldout"), help="list only rollouts of this split")
+    command.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """List, or print one."""
+    from treadle.core.errors import ConfigError
+    from treadle.recipes.folder import RunFolder
+
+    folder = RunFolder(args.folder)
+    if not folder.database.is_file():
+        raise ConfigError(f"{args.folder}: got a folder without run.db, expected a run folder such as runs/shell-...")
+    if args.rollout is None:
+        return _list(folder.database, args)
+    return _one(folder.database, args.rollout, tokens=args.tokens)
+
+
+def _list(database: Path, args: argparse.Namespace) -> int:
+    from treadle.cli.paper import safe
+    from treadle.trajectory.store import read_rollouts
+
+    shown: list[str] = []
+    for key, rollout in read_rollouts(database):
+        if args.split is not None and key.split != args.split:
+            continue
+        ended = rollout.outcome.status.value if rollout.outcome is not None else "running"
+        reward = "-" if rollout.reward is None else f"{rollout.reward:g}"
+        shown.append(
+            f"{rollout.id:<28} {ended:<10} reward {reward:<6} {key.split:<8} {safe(key.family):<16} {safe(key.task)}"
+        )
+    for line in shown[-args.most :] if args.most > 0 else shown:
+        print(line)
+    if len(shown) > args.most > 0:
+        print(f"({len(shown) - args.most} more before these; --most N)")
+    return 0
+
+
+def _one(database: Path, rollout_id: str, *, tokens: bool) -> int:
+    from treadle.cli.paper import rollout_lines
+    from treadle.models.source import resolve
+    from treadle.rendering.tokens import Tokens
+    from treadle.trajectory.store import find_rollout, read_meta
+
+    group, rollout = find_rollout(database, rollout_id)
+    decode = Tokens.load(resolve(read_meta(database)["model"])).decode
+    print("\n".join(rollout_lines(group, rollout, decode, tokens=tokens)))
+    return 0
