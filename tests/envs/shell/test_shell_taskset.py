@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 
+import treadle.envs.shell
 from treadle.envs.shell.catalog import FAMILIES
 from treadle.envs.shell.env import SYSTEM_PROMPT
 from treadle.envs.shell.family import LEVELS, Level
@@ -28,6 +29,11 @@ def test_there_are_at_least_24_families_of_different_names():
     names = [family.name for family in FAMILIES]
     assert len(names) >= 24
     assert len(set(names)) == len(names)
+
+
+def test_the_package_names_every_family():
+    described = treadle.envs.shell.__doc__ or ""
+    assert [family.name for family in FAMILIES if family.name not in described] == []
 
 
 def test_one_demonstration_of_each_family_and_level_fits_the_cold_start():
