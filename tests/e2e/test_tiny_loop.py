@@ -1,5 +1,6 @@
 """The whole loop with nothing faked but the task: a tiny random model learns by imitation, then from reward alone."""
 
+import asyncio
 from collections import Counter
 
 import pytest
@@ -75,9 +76,11 @@ class WordTaskset:
 class Ears:
     def __init__(self):
         self.events = []
+        self.react = lambda event: None
 
     def emit(self, event):
         self.events.append(event)
+        self.react(event)
 
     def named(self, name):
         return [dict(e.values) for e in self.events if e.name == name]
@@ -185,3 +188,22 @@ async def test_every_rollout_of_a_real_run_ends_once(tmp_path):
     told = Counter(e["rollout"] for e in tiny.ears.named("rollout.done") if e["split"] == "train")
     assert set(told.values()) == {1}
     assert len(told) == 3 * 8 * 8
+
+
+async def test_a_stop_in_mid_run_saves_and_leaves_the_engine_empty(tmp_path):
+    tiny = Tiny(tmp_path, lag=1, updates=1000)
+    with tiny.store, BlockingThread() as thread:
+        async with LocalEngine(tiny.policy, EngineConfig(context=128, kv_budget_tokens=16384)) as engine:
+            await tiny._coldstart(engine, thread)
+            loop = tiny._loop(engine, thread)
+            tiny.ears.react = lambda event: loop.stop() if event.name == "update.done" else None
+            report = await loop.run()
+            async with asyncio.timeout(30):
+                while engine.load_signal().running or engine.load_signal().kv_tokens:
+                    await tiny.clock.sleep(0.01)
+            load = engine.load_signal()
+    assert (report.reason, report.updates) == ("interrupted", 1)
+    assert (load.running, load.waiting, load.kv_tokens) == (0, 0, 0)
+    saved = Policy.load(tmp_path / "checkpoints" / f"version-{report.version:06d}" / "model")
+    for mine, theirs in zip(tiny.policy.module.parameters(), saved.module.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
