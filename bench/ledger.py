@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import tempfile
 import time
@@ -17,6 +18,7 @@ from treadle.trajectory.group import GroupKey, NoSink, RewardRecord, Rollout
 from treadle.trajectory.segment import Segment
 from treadle.trajectory.store import TrajectoryStore
 
+LINE = "what the store costs: microseconds per event, bytes per token"
 GROWTH = Growth(rollouts=8, turns=4, tokens=60, fork=0.0, breaks=0.0, failure=0.05, vocabulary=49_152)
 
 
@@ -68,3 +70,13 @@ def measure(*, groups: int = 200, repeats: int = 3) -> dict[str, float]:
         "events": counter.events + groups,
         "tokens": counter.tokens,
     }
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Options."""
+    parser.add_argument("--groups", type=int, default=200, help="how many groups of 8 rollouts (default 200)")
+
+
+def run(args: argparse.Namespace) -> dict[str, object]:
+    """The record."""
+    return dict(measure(groups=args.groups))
