@@ -59,12 +59,14 @@ class Caller:
         Raises Overrun when the limit passed, and whatever the function raises.
         """
         if inspect.iscoroutinefunction(function):
+            # The task is owned by this call: `_until` awaits it to its end, or stops it.
             task: asyncio.Future[Any] = asyncio.ensure_future(_contained(function(*args, **keywords)))
         else:
             task = self._thread(lambda: function(*args, **keywords), alone=alone or self.stuck)
         try:
             value = await self._until(task, limit_s)
-            if inspect.isawaitable(value):  # a plain function that gave a coroutine
+            if inspect.isawaitable(value):
+                # A plain function that gave a coroutine: owned by this call as above.
                 value = await self._until(asyncio.ensure_future(_contained(value)), limit_s)
         except Overrun as overrun:
             self.stuck |= not overrun.stopped
@@ -81,6 +83,7 @@ class Caller:
         """Wait for the task or the limit, whichever comes first."""
         if limit_s <= 0:
             raise Overrun(stopped=await _stop(task))
+        # Its task is owned by this wait: cancelled below.
         timer = asyncio.ensure_future(self.clock.sleep(limit_s))
         try:
             await asyncio.wait({task, timer}, return_when=asyncio.FIRST_COMPLETED)

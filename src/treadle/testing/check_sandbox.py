@@ -94,7 +94,7 @@ async def _check_limits(sandbox: Sandbox) -> None:
     flood = await sandbox.run("yes", timeout_s=20)
     assert flood.killed == "output", f"a flood must be killed at the cap, got {flood.killed!r}"
     assert (await sandbox.run('echo "$lasting"')).output == "a b\n", "a killed command must leave the shell's state"
-    running = asyncio.ensure_future(sandbox.run("sleep 60", timeout_s=60))
+    running = asyncio.ensure_future(sandbox.run("sleep 60", timeout_s=60))  # owned here: cancelled and awaited below
     await asyncio.sleep(0)
     running.cancel()
     await asyncio.wait({running})
