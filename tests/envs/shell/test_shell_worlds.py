@@ -1,7 +1,7 @@
 """Every family at every level in the real sandbox: the scripted solution scores 1, near misses and dumps score 0."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import groupby
 
 import pytest
@@ -18,6 +18,11 @@ ROUND = len(FAMILIES) * len(LEVELS)
 AT_ONCE = 4
 """Sandboxes that live at the same time."""
 
+READERS = frozenset(
+    ["cat", "ls", "grep", "seq", "true", "echo", "wc", "head", "tail", "sort", "find", "cut", "diff", "tac"]
+)
+"""How commands begin that change no file."""
+
 Judge = Callable[[Task], Awaitable[list[str]]]
 
 
@@ -25,6 +30,13 @@ Judge = Callable[[Task], Awaitable[list[str]]]
 def _bubblewrap() -> None:
     if reason := BubblewrapSandbox.available():
         pytest.fail(reason)
+
+
+def workspace_of(turns: Sequence[str]) -> tuple[str, ...]:
+    """Rollouts with equal keys may follow each other in one workspace: the ones that change nothing, or the same."""
+    commands = tuple(turn.splitlines()[1] for turn in turns[:-1])
+    harmless = all(command.startswith(READERS) and "> " not in command for command in commands)
+    return ("reading",) if commands and harmless else commands
 
 
 async def over_a_round(split: str, judge: Judge) -> list[str]:
@@ -64,13 +76,12 @@ async def test_the_scripted_solution_of_every_family_and_level_scores_one(split,
 async def test_near_misses_dumps_and_silence_score_zero_for_every_family_and_level(split, ctx, play):
     async def judge(task: Task) -> list[str]:
         wrong = []
-        for commands, rollouts in groupby(scene(task).misses, key=lambda turns: turns[:-1]):
+        for _, rollouts in groupby(sorted(scene(task).misses, key=workspace_of), key=workspace_of):
             env = ShellEnv()
             try:
                 await env.reset(task, ctx)
-                await play(env, commands)
                 for turns in rollouts:
-                    await play(env, turns[-1:])
+                    await play(env, turns)
                     if await env.score() != {"correct": 0.0}:
                         wrong.append(f"{task.family} {task.level}: {turns}")
             finally:
