@@ -1,10 +1,11 @@
 """Where weights come from: a reference becomes a local folder in Hugging Face format.
 
 A reference is, tried in this order: the name of an embedded model (its weights lie, quantised, inside an installed
-Python package), the path of a GGUF file, a local folder, or a hub id. Quantised weights are unpacked once to float32
-safetensors in the cache; the folder there is complete when its marker file names every file with its size, and it
-appears in one rename, so a half-written cache is never used and two processes may unpack at once. `locate` only
-looks; `resolve` unpacks or downloads. Neither imports torch unless there is something to unpack.
+Python package), `tiny` (a random model that is built here), the path of a GGUF file, a local folder, or a hub id.
+Quantised weights are unpacked once to float32 safetensors in the cache; the folder there is complete when its marker
+file names every file with its size, and it appears in one rename, so a half-written cache is never used and two
+processes may unpack at once. `locate` only looks; `resolve` unpacks, builds or downloads. Neither imports torch unless
+there is something to unpack or to build.
 
 The cache is the `cache` argument, else `$TREADLE_CACHE`, else `$XDG_CACHE_HOME/treadle`, else `~/.cache/treadle`.
 """
@@ -41,6 +42,7 @@ class Kind(StrEnum):
     """What a reference turned out to be."""
 
     EMBEDDED = "embedded"
+    TINY = "tiny"
     GGUF = "gguf"
     FOLDER = "folder"
     HUB = "hub"
@@ -62,6 +64,8 @@ EMBEDDED = {
     ),
 }
 """Name -> where it is."""
+TINY = "tiny"
+"""The random model of `models.tiny`: learns next to nothing, shows in seconds that everything runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +76,7 @@ class Source:
     """The reference as given."""
     kind: Kind
     origin: Path | None
-    """The GGUF file or folder that holds the weights; None for the hub."""
+    """The GGUF file or folder that holds the weights, or the code that makes them; None for the hub."""
     folder: Path | None
     """Where it is, or will be, in Hugging Face format; None for a hub id that is not on this disk."""
     ready: bool
@@ -81,7 +85,8 @@ class Source:
     @property
     def line(self) -> str:
         """One line for a person."""
-        state = "ready" if self.ready else "to be downloaded" if self.kind is Kind.HUB else "to be unpacked once"
+        first = {Kind.HUB: "to be downloaded", Kind.TINY: "to be built once"}
+        state = "ready" if self.ready else first.get(self.kind, "to be unpacked once")
         return f"{self.ref}: {self.kind}, {state}, {self.folder or self.origin or 'the hub'}"
 
 
@@ -100,6 +105,8 @@ def locate(ref: str | Path, cache: Path | None = None) -> Source:
     name = str(ref)
     if name in EMBEDDED:
         return _packed(name, Kind.EMBEDDED, _embedded_file(name), cache)
+    if name == TINY:
+        return _packed(name, Kind.TINY, Path(__file__).with_name("tiny.py"), cache)
     path = Path(ref).expanduser()
     if path.suffix == ".gguf":
         if not path.is_file():
@@ -111,7 +118,7 @@ def locate(ref: str | Path, cache: Path | None = None) -> Source:
     if isinstance(ref, str) and HUB_ID.fullmatch(ref):
         folder = _hub_folder(ref, download=False)
         return Source(ref=ref, kind=Kind.HUB, origin=None, folder=folder, ready=folder is not None)
-    close = difflib.get_close_matches(name.lower(), EMBEDDED, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name.lower(), (*EMBEDDED, TINY), n=1, cutoff=0.5)
     hint = f"did you mean `{close[0]}`?" if close else f"embedded models: {', '.join(EMBEDDED)}"
     raise ModelError(f"model `{name}`: not an embedded model, a GGUF file, a local folder or a hub id; {hint}")
 
@@ -205,13 +212,14 @@ def complete(folder: Path) -> bool:
 
 
 def _unpack(ref: str, file: Path, folder: Path) -> Path:
-    from treadle.models.dequantise import dequantise
-
     try:
         if folder.exists() and not complete(folder):
             discard(folder)
         with atomic_folder(folder, replace=False) as fresh:
-            dequantise(ref, file, fresh)
+            if ref == TINY:
+                _build(fresh)
+            else:
+                _dequantise(ref, file, fresh)
             files = {path.name: path.stat().st_size for path in sorted(fresh.iterdir())}
             marker = {"layout": LAYOUT, "origin": str(file), "files": files}
             (fresh / MARKER).write_text(json.dumps(marker, indent=2) + "\n", encoding="utf-8")
@@ -221,6 +229,18 @@ def _unpack(ref: str, file: Path, folder: Path) -> Path:
             f"free some disk space or choose another cache folder with TREADLE_CACHE"
         ) from error
     return folder
+
+
+def _build(folder: Path) -> None:
+    from treadle.models.tiny import build_tiny
+
+    build_tiny(folder)
+
+
+def _dequantise(ref: str, file: Path, folder: Path) -> None:
+    from treadle.models.dequantise import dequantise
+
+    dequantise(ref, file, folder)
 
 
 def _check_folder(ref: str, folder: Path) -> None:
