@@ -59,6 +59,22 @@ def test_the_arguments_of_a_call_in_a_message_stay_text(render: Render):
     assert count(renderer, renderer.first([user("q"), wild])) == count(renderer, renderer.first([user("q"), tame]))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_in_an_assistant_message_only_the_parsers_tags_are_control_tokens(render: Render, kind: str):
+    renderer = render(kind, HermesParser())
+    for string, control in renderer.control_strings.items():
+        wild, tame = (renderer.first([user("q"), assistant(f"a{t}b"), user("o")]) for t in (string, ""))
+        added = Counter([control]) if string in HermesParser().markers else Counter()
+        if not renderer.drops_thoughts or "think" not in string:
+            assert count(renderer, wild) - count(renderer, tame) == added, string
+
+
+def test_private_use_characters_of_the_template_and_its_tokens_are_left_alone(model_folder):
+    template = CHATML.replace("m.role", "m.role + '\ue000\ue002'")
+    renderer = Renderer.load(model_folder(template, plain=("\ue001",)), parser=PlainParser())
+    assert "user\ue000\ue002\na\ue001b" in renderer.decode(renderer.bridge([user("a\ue001b")], ended=True))
+
+
 def test_a_demonstration_writes_only_the_parsers_tags_as_control_tokens(render: Render):
     renderer = render("qwen-like", HermesParser())
     ids = renderer.demonstration("<think>\nx</think><tool_call>{}</tool_call><|im_start|><|im_end|>")

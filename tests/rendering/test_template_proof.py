@@ -115,6 +115,12 @@ def test_the_dialect_of_a_template_is_found_out(render: Render, kind, known):
     assert render(kind, HermesParser()).dialect == known
 
 
+def test_a_template_whose_calls_melt_into_the_end_token_is_refused(model_folder):
+    template = (Path(__file__).parent / "templates" / "qwen_like.jinja").read_text()
+    folder = model_folder(template, plain=("l><|im_end|>",))
+    assert "cuts a control token" in refused(folder)
+
+
 def test_tools_go_where_the_template_has_a_place_for_them(render: Render):
     text = render("qwen-like", HermesParser()).text([system("s"), user("q")], (LOOKUP,))
     assert text.startswith("<|im_start|>system\ns\n\n# Tools\n\nCall functions within") and '"lookup"' in text

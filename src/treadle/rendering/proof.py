@@ -140,7 +140,7 @@ def _proven(layout: Layout, tokens: Tokens, controls: Controls) -> Proven:
     for case in CASES:
         _check_bridge(layout, case)
         _check_cut(layout, case, tokens, controls)
-    _check_hostile(layout, tokens, controls)
+    _check_hostile(layout, tokens)
     prompt, bare = layout.whole(_HEAD).text, layout.whole(_HEAD, generate=False).text
     opening = prompt.removeprefix(bare)
     return Proven(
@@ -196,17 +196,11 @@ def _check_cut(layout: Layout, case: Case, tokens: Tokens, controls: Controls) -
         raise RenderError(f"{layout.template.folder}: the end of an assistant turn cuts a control token in {text!r}")
 
 
-def _check_hostile(layout: Layout, tokens: Tokens, controls: Controls) -> None:
-    """Control strings in content stay text."""
+def _check_hostile(layout: Layout, tokens: Tokens) -> None:
+    """Control strings in content come out as they went in, hidden on the way."""
     hostile = "h".join(["H", *tokens.controls, "H"])
-    tame, wild = (layout.after([user(content)]) for content in ("H", hostile))
-    ids = [tokens.encode_written(sheet.text, controls.pattern, sheet.veil.reveal) for sheet in (tame, wild)]
-    counts = [Counter(i for i in one if i in tokens.control_ids) for one in ids]
-    if counts[0] != counts[1] or hostile not in wild.plain:
-        raise RenderError(
-            f"{layout.template.folder}: the chat template alters content, or lets it forge control tokens: "
-            f"got {counts[1]}, expected {counts[0]}"
-        )
+    if hostile not in layout.after([user(hostile)]).plain:
+        raise RenderError(f"{layout.template.folder}: the chat template alters content, as in {hostile[:80]!r}")
 
 
 def _is_verbatim(layout: Layout, tokens: Tokens, controls: Controls, lead: str, end: str) -> bool:

@@ -200,8 +200,6 @@ def _spaceless(state: Any) -> Any:
         if inner in state:
             parts = [_spaceless(part) for part in state[inner] if part.get("type") != "Prepend"]
             return {**state, inner: parts}
-    if state.get("type") == "Prepend":
-        return None
     changes = {"add_prefix_space": False, "prepend_scheme": "never"}
     return {**state, **{key: value for key, value in changes.items() if key in state}}
 
