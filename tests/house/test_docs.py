@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from house_rules import FLOORS, ROOT, sources
 
+import treadle
+
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 
 
@@ -48,6 +50,7 @@ def test_every_dependency_is_used_or_asked_for_by_one_that_is() -> None:
 
 def test_the_version_has_a_line_in_the_changelog() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert treadle.__version__ == project["version"]
     assert f"## {project['version']}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 

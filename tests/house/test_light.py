@@ -28,7 +28,7 @@ def test_importing_it_loads_nothing_heavy(module: str) -> None:
 def test_the_public_namespace_lists_its_names_and_has_them() -> None:
     import treadle
 
-    assert treadle.__all__ == sorted(treadle.__all__)
+    assert len(treadle.__all__) == len(set(treadle.__all__))
     assert set(treadle.__all__) <= set(dir(treadle))
     missing = [name for name in treadle.__all__ if getattr(treadle, name, None) is None]
     assert missing == []
