@@ -1,6 +1,7 @@
 """A policy's version and tensors change together, under its gate; checkpoints go out and come back exactly."""
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,17 @@ def test_a_policy_can_be_held_in_another_number_format(tiny: Path) -> None:
 def test_an_unknown_number_format_is_refused(tiny: Path) -> None:
     with pytest.raises(ValueError, match="got 'int3', expected one of float32"):
         Policy.load(tiny, dtype="int3")
+
+
+def test_the_head_weight_is_given_only_when_the_head_is_a_plain_product(
+    policy: Policy, build: Callable[..., Path]
+) -> None:
+    states = torch.randn(3, policy.dims.hidden, generator=torch.Generator().manual_seed(0))
+    assert policy.head_weight is not None
+    torch.testing.assert_close(policy.logits(states), states @ policy.head_weight.T)
+    assert Policy.load(build("GraniteConfig", {"logits_scaling": 8.0})).head_weight is None
+    capped = {"head_dim": 8, "sliding_window": 256, "final_logit_softcapping": 30.0}
+    assert Policy.load(build("Gemma3TextConfig", capped)).head_weight is None
 
 
 def test_transformers_loads_a_saved_checkpoint_unchanged(policy: Policy, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoConfig
 
 from treadle.core.errors import ModelError
@@ -121,6 +121,13 @@ class Policy:
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits of hidden states. [E, hidden] -> [E, vocab], the model's own scaling and soft-cap included."""
         return self._scaling(self._head(hidden))
+
+    @property
+    def head_weight(self) -> nn.Parameter | None:
+        """[vocab, hidden] when `logits` is nothing but the product with this weight; None for any other head."""
+        head = self._head
+        plain = type(head) is nn.Linear and head.bias is None and self._scaling == Scaling()
+        return head.weight if plain else None
 
     def save(self, folder: str | Path) -> None:
         """Write a checkpoint that transformers loads unchanged; it appears whole or not at all, flushed to disk.
