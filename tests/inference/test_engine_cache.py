@@ -137,10 +137,10 @@ async def test_idle_kv_is_evicted_when_memory_is_short_and_computed_again(lab: L
 
 
 async def test_running_requests_that_do_not_fit_are_preempted_and_finish_right(lab: Lab) -> None:
-    requests = [lab.ask(lab.ids(90, i), f"r{i}", max_tokens=150) for i in range(40)]
-    async with lab.engine(slots=40, kv_budget_tokens=4096) as engine:
+    requests = [lab.ask(lab.ids(60, i), f"r{i}", max_tokens=80) for i in range(20)]
+    async with lab.engine(slots=20, kv_budget_tokens=4096) as engine:
         done = await lab.all(engine, *requests)
         assert lab.counts(engine, "preempted")[0] > 0
-    assert [len(d.ids) for d in done] == [150] * 40
+    assert [len(d.ids) for d in done] == [80] * 20
     assert all(lab.drawn_right(r, d) for r, d in zip(requests, done, strict=True))
     assert max(lab.error(r, d) for r, d in zip(requests, done, strict=True)) < 1e-4

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,6 +23,8 @@ from treadle.inference.config import row_capacity
 
 ClassKey = tuple[int, bool]
 """Row capacity in tokens; True for runs that several sequences attend to."""
+ALIGNMENT = 64
+"""Bytes: one cache line, one vector register."""
 
 
 @dataclass(slots=True)
@@ -74,9 +77,8 @@ class Arena:
         self.block_tokens = block_tokens
         self.blocks = tokens // block_tokens
         shape = (self.blocks * block_tokens * kv_heads, head_dim)
-        # zeros, not empty: entries behind a run's length meet weight 0 in attention, and 0 * nan is nan.
-        self.k: list[Tensor] = [torch.zeros(shape, dtype=like.dtype, device=like.device) for _ in range(layers)]
-        self.v: list[Tensor] = [torch.zeros(shape, dtype=like.dtype, device=like.device) for _ in range(layers)]
+        self.k: list[Tensor] = [_zeros(shape, like) for _ in range(layers)]
+        self.v: list[Tensor] = [_zeros(shape, like) for _ in range(layers)]
         self.copied_tokens = 0
         """Entries copied by moves since the start."""
         self._free_blocks = set(range(self.blocks))
@@ -154,3 +156,16 @@ class Arena:
 
     def _heads(self, run: Run) -> slice:
         return slice(run.row * self.kv_heads, (run.row + 1) * self.kv_heads)
+
+
+def _zeros(shape: tuple[int, int], like: Tensor) -> Tensor:
+    """Zeros of `like`'s type and place. On the CPU no page is touched before it is used.
+
+    Zeros, not whatever is there: entries behind a run's length meet weight 0 in attention, and 0 * nan is nan.
+    """
+    if like.device.type != "cpu":
+        return torch.zeros(shape, dtype=like.dtype, device=like.device)
+    size = shape[0] * shape[1] * like.element_size()
+    raw = np.zeros(size + ALIGNMENT, dtype=np.uint8)  # calloc; torch.zeros would write every page
+    start = -raw.ctypes.data % ALIGNMENT
+    return torch.from_numpy(raw[start : start + size]).view(like.dtype).view(shape)

@@ -61,8 +61,10 @@ class StepAttention:
         self._singles = [w for w in works if len(w.ids) == 1]
         self._write_index = self._write_places(works)
         self._jobs: list[Job] = []
-        self._levels: list[Tensor] = []
-        """Per level, where each (single, KV head) finds its result: [B * Hk] indices into the pairs."""
+        self._levels: list[Tensor | None] = []
+        """Per level, where each (single, KV head) finds its result: [B * Hk] indices into the pairs; None: in order."""
+        self._found: list[NDArray[np.int64]] = []
+        """The levels while they are planned; -1 where a single has no run on the level."""
         self._gather: list[NDArray[np.int64]] = []
         self._pairs = 0
         if self._singles:
@@ -106,16 +108,21 @@ class StepAttention:
 
     def _merge(self, part: Tensor, top: Tensor, total: Tensor) -> Tensor:
         """Join the levels: softmax over all entries of the chain. Returns [B * Hk, G, D]."""
-        first = self._levels[0]
-        out, peak, mass = (x.index_select(0, first) for x in (part, top, total))
+        out, peak, mass = (self._place(x, self._levels[0]) for x in (part, top, total))
         for level in self._levels[1:]:
-            out2, peak2, mass2 = (x.index_select(0, level) for x in (part, top, total))
+            out2, peak2, mass2 = (self._place(x, level) for x in (part, top, total))
             highest = torch.maximum(peak, peak2)
             weight, weight2 = peak.sub_(highest).exp_(), peak2.sub_(highest).exp_()
             out = out.mul_(weight).addcmul_(out2, weight2)
             mass = mass.mul_(weight).addcmul_(mass2, weight2)
             peak = highest
         return out.div_(mass)
+
+    def _place(self, results: Tensor, level: Tensor | None) -> Tensor:
+        """A level's results in the order of the singles and KV heads; None: they lie so already, at the front."""
+        if level is None:
+            return results[: len(self._singles) * self._kv_heads]
+        return results.index_select(0, level)
 
     def _write_places(self, works: Sequence[Work]) -> Tensor:
         """Where each (token, KV head) goes in the flat store: [T * Hk]."""
@@ -143,7 +150,9 @@ class StepAttention:
         self._part = like.new_zeros(size, self._group, self._arena.head_dim)
         self._top = like.new_full((size, self._group, 1), NEG_INF)
         self._total = like.new_zeros(size, self._group, 1)
-        self._levels = [torch.where(x < 0, self._pairs, x) for x in self._levels]
+        for found in self._found:
+            in_order = bool((found == np.arange(len(found))).all())
+            self._levels.append(None if in_order else self._tensor(np.where(found < 0, self._pairs, found)))
 
     def _add_level(self, users: list[tuple[Run, list[int]]]) -> None:
         found = np.full((len(self._singles), self._kv_heads), -1, dtype=np.int64)
@@ -154,7 +163,7 @@ class StepAttention:
                 continue
             self._add_job(users[start:end], found)
             start = end
-        self._levels.append(self._tensor(found.reshape(-1)))
+        self._found.append(found.reshape(-1))
 
     def _add_job(self, users: list[tuple[Run, list[int]]], found: NDArray[np.int64]) -> None:
         """One job over neighbouring rows. Fills `found` [B, Hk] with the places of its queries' results."""

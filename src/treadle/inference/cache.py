@@ -95,8 +95,10 @@ class KvCache:
     @property
     def held_tokens(self) -> int:
         """Entries in kept contexts and trunks, busy ones included."""
-        trunks = sum(t.run.length for t in (*self._trunks.values(), *self._closed_trunks))
-        return trunks + sum(c.own.length for c in self._contexts.values())
+        # Copied first: the event loop asks while the worker works.
+        runs = [t.run for t in [*self._trunks.values(), *self._closed_trunks]]
+        runs += [c.own for c in list(self._contexts.values())]
+        return sum(r.length for r in runs)
 
     def open(self, ids: Ids, hint: CacheHint | None, version: int) -> Context | None:
         """A busy context for the sequence `ids`, with what is held of it; None when there is no room for it now."""
