@@ -23,12 +23,27 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors
     from treadle.algorithms.imitation import Imitation
     from treadle.algorithms.losses import Loss, LossTerms, Nll, PpoClip
     from treadle.core.actions import Action, CodeBlock
-    from treadle.core.errors import ConfigError, ToolError, TreadleError
+    from treadle.core.errors import (
+        ConfigError,
+        DeadlineExceeded,
+        EngineError,
+        EnvError,
+        GraderError,
+        InfraError,
+        ModelError,
+        PromptTooLong,
+        RenderError,
+        SandboxError,
+        StoreError,
+        ToolError,
+        TreadleError,
+    )
+    from treadle.core.events import Event, Listener
     from treadle.core.messages import Message, ToolCall, ToolSpec, assistant, system, user
-    from treadle.core.outcome import Outcome
-    from treadle.envs.env import Env, EnvContext
+    from treadle.core.outcome import Origin, Outcome, Status
+    from treadle.envs.env import Env, EnvContext, Fork
     from treadle.envs.host import HostConfig
-    from treadle.envs.step import Step
+    from treadle.envs.step import Step, ToolResult
     from treadle.envs.task import ListTaskset, Task, Taskset
     from treadle.envs.tools import tool
     from treadle.inference.config import EngineConfig
@@ -37,9 +52,10 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors
     from treadle.pipeline.coldstart import ColdStartConfig
     from treadle.pipeline.config import PipelineConfig
     from treadle.pipeline.evaluation import Evaluation, EvaluationConfig
-    from treadle.recipes.compose import Run, RunResult, compose
+    from treadle.recipes.compose import compose
     from treadle.recipes.front import Played, evaluate, rollout, train
     from treadle.recipes.recipe import Algorithm, ColdStartPlan, Recipe
+    from treadle.recipes.run import Run, RunResult
     from treadle.recipes.world import ShellWorld, World
     from treadle.rendering.fenced import FencedParser
     from treadle.rendering.hermes import HermesParser
@@ -51,7 +67,7 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors
 
 __version__ = "0.1.0"
 
-_HOME = {
+_HOME: dict[str, tuple[str, ...]] = {
     "agents.demonstrator": ("DemonstrationPlan",),
     "agents.limits": ("Rewards", "RolloutLimits"),
     "algorithms.aggregation": ("SeqMeanTokenMean", "SeqSumConst", "TokenMean"),
@@ -60,12 +76,16 @@ _HOME = {
     "algorithms.imitation": ("Imitation",),
     "algorithms.losses": ("Loss", "LossTerms", "Nll", "PpoClip"),
     "core.actions": ("Action", "CodeBlock"),
-    "core.errors": ("ConfigError", "ToolError", "TreadleError"),
+    "core.errors": (
+        "ConfigError", "DeadlineExceeded", "EngineError", "EnvError", "GraderError", "InfraError", "ModelError",
+        "PromptTooLong", "RenderError", "SandboxError", "StoreError", "ToolError", "TreadleError",
+    ),
+    "core.events": ("Event", "Listener"),
     "core.messages": ("Message", "ToolCall", "ToolSpec", "assistant", "system", "user"),
-    "core.outcome": ("Outcome",),
-    "envs.env": ("Env", "EnvContext"),
+    "core.outcome": ("Origin", "Outcome", "Status"),
+    "envs.env": ("Env", "EnvContext", "Fork"),
     "envs.host": ("HostConfig",),
-    "envs.step": ("Step",),
+    "envs.step": ("Step", "ToolResult"),
     "envs.task": ("ListTaskset", "Task", "Taskset"),
     "envs.tools": ("tool",),
     "inference.config": ("EngineConfig",),
@@ -74,9 +94,10 @@ _HOME = {
     "pipeline.coldstart": ("ColdStartConfig",),
     "pipeline.config": ("PipelineConfig",),
     "pipeline.evaluation": ("Evaluation", "EvaluationConfig"),
-    "recipes.compose": ("Run", "RunResult", "compose"),
+    "recipes.compose": ("compose",),
     "recipes.front": ("Played", "evaluate", "rollout", "train"),
     "recipes.recipe": ("Algorithm", "ColdStartPlan", "Recipe"),
+    "recipes.run": ("Run", "RunResult"),
     "recipes.world": ("ShellWorld", "World"),
     "rendering.fenced": ("FencedParser",),
     "rendering.hermes": ("HermesParser",),

@@ -3,18 +3,29 @@
 Each command is a small module with `add(commands)`, which declares its arguments, and `run(args)`, which returns the
 exit code; `run` imports what it needs, so that `--help` answers at once. Errors that Treadle raises on purpose end here
 as one line on standard error: exit 2 for a configuration or usage fault, 1 for everything else, 130 when interrupted.
+
+While a command runs, an interrupt that nobody else handles ends the process at once. A run handles the first one
+itself (it saves and stops), so that this is the second; threads that still compute are not waited for.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from types import FrameType
+from typing import IO
 
 from treadle.cli import doctor, evaluate, recipes, rollout, show, train
 from treadle.core.errors import ConfigError, TreadleError
 
 COMMANDS = (train, evaluate, rollout, show, doctor, recipes)
+INTERRUPTED = 130
+SHOW_CURSOR = "\x1b[?25h"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -32,22 +43,60 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     args = parser().parse_args(argv)
     try:
-        code: int = args.run(args)
+        with _ended_at_once():
+            code: int = args.run(args)
+            sys.stdout.flush()
     except ConfigError as error:
-        return _say(f"treadle: {error}", 2)
+        return _say(error, 2)
     except TreadleError as error:
-        return _say(f"treadle: {error}", 1)
+        return _say(error, 1)
     except KeyboardInterrupt:
-        return _say("treadle: interrupted", 130)
+        return _say("interrupted", INTERRUPTED)
     except BrokenPipeError:  # the reader of our output went away: not an error of ours
-        sys.stderr.close()
+        _discard(sys.stdout)
         return 0
     return code
 
 
-def _say(line: str, code: int) -> int:
-    print(line, file=sys.stderr)
+def _say(what: object, code: int) -> int:
+    print("treadle:", " ".join(str(what).split("\n")), file=sys.stderr)
     return code
+
+
+@contextlib.contextmanager
+def _ended_at_once() -> Iterator[None]:
+    """Within the block, SIGINT and SIGTERM end the process. Only a main thread hears signals; ignored ones stay so."""
+    main_thread = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGINT, signal.SIGTERM) if main_thread else ()
+    before = {number: signal.getsignal(number) for number in numbers}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, _end)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    """Leave, with what was printed on its way and the terminal's cursor shown."""
+    with contextlib.suppress(OSError, ValueError, RuntimeError):  # a stream may be closed, or be written to just now
+        if sys.stdout.isatty():
+            sys.stdout.write(SHOW_CURSOR)
+        sys.stdout.flush()
+    with contextlib.suppress(OSError, ValueError, RuntimeError):
+        sys.stderr.write("treadle: interrupted\n")
+        sys.stderr.flush()
+    os._exit(INTERRUPTED)
+
+
+def _discard(stream: IO[str]) -> None:
+    """Let the interpreter's last flush of a broken stream go nowhere."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 if __name__ == "__main__":

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from treadle.observability.facts import printable
 from treadle.trajectory.group import Group, Rollout
 from treadle.trajectory.segment import Author, Segment
 
 Decode = Callable[[Sequence[int]], str]
 MARKS = {Author.POLICY: "trained", Author.DEMO: "demonstrated", Author.ENV: "context"}
-
-
-def safe(text: str) -> str:
-    """Control characters made visible, so that no output can drive the terminal."""
-    return "".join(
-        c if c in "\n\t" or (c.isprintable() and not 0xE000 <= ord(c) <= 0xF8FF) else f"\\x{ord(c):02x}" for c in text
-    )
 
 
 def rollout_lines(group: Group, rollout: Rollout, decode: Decode, *, tokens: bool = False) -> list[str]:
@@ -27,7 +21,7 @@ def rollout_lines(group: Group, rollout: Rollout, decode: Decode, *, tokens: boo
     lines = [f"rollout {rollout.id}  task {group.key.task}  family {group.key.family or '-'}  split {group.key.split}"]
     for segment in _segments(group, rollout):
         lines += ["", _head(segment, rewards.get(segment.id, []))]
-        lines += _table(segment, decode) if tokens else [_indent(safe(decode(segment.ids.tolist())))]
+        lines += _table(segment, decode) if tokens else [_indent(printable(decode(segment.ids.tolist())))]
     return [*lines, "", _ending(rollout)]
 
 
@@ -57,7 +51,7 @@ def _table(segment: Segment, decode: Decode) -> list[str]:
         entropy = "" if segment.entropy is None else f"{segment.entropy[i]:.3f}"
         mark = "*" if segment.is_action else "."
         version = str(versions[i]) if versions else ""
-        text = safe(decode([token])).replace("\n", "\\n")
+        text = printable(decode([token])).replace("\n", "\\n")
         lines.append(f"   {token:>6}  {logprob:>8}  {entropy:>7}  {version:>7}  {mark:>4}  {text}")
     return lines
 
@@ -71,5 +65,5 @@ def _ending(rollout: Rollout) -> str:
         return "not ended"
     reward = "not scored" if rollout.reward is None else f"reward {rollout.reward:g}"
     why = f", {rollout.outcome.type}" if rollout.outcome.type else ""
-    message = f": {safe(rollout.outcome.message)}" if rollout.outcome.message else ""
+    message = f": {printable(rollout.outcome.message)}" if rollout.outcome.message else ""
     return f"ended {rollout.outcome.status.value} ({rollout.outcome.origin.value}{why}), {reward}{message}"

@@ -23,16 +23,11 @@ def add(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Play and print."""
     from treadle.cli.paper import rollout_lines
-    from treadle.core.errors import ConfigError
     from treadle.recipes import front
 
-    try:
-        played = front.rollout(
-            args.run_or_recipe, task=args.task, split=args.split, temperature=args.temperature,
-            checkpoint=args.checkpoint,
-        )
-    except (IndexError, ValueError) as error:
-        raise ConfigError(f"--task {args.task}: {error}") from error
+    played = front.rollout(
+        args.run_or_recipe, task=args.task, split=args.split, temperature=args.temperature, checkpoint=args.checkpoint
+    )
     for rollout in played.group.rollouts.values():
         print("\n".join(rollout_lines(played.group, rollout, played.decode, tokens=args.tokens)))
     return 0

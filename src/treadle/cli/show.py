@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # looking for help must not load what reads runs
+    from treadle.recipes.folder import RunFolder
 
 
 def add(commands: Any) -> None:
@@ -20,19 +23,16 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """List, or print one."""
-    from treadle.core.errors import ConfigError
     from treadle.recipes.folder import RunFolder
 
-    folder = RunFolder(args.folder)
-    if not folder.database.is_file():
-        raise ConfigError(f"{args.folder}: got a folder without run.db, expected a run folder such as runs/shell-...")
+    folder = RunFolder.existing(args.folder)
     if args.rollout is None:
         return _list(folder.database, args)
-    return _one(folder.database, args.rollout, tokens=args.tokens)
+    return _one(folder, args.rollout, tokens=args.tokens)
 
 
 def _list(database: Path, args: argparse.Namespace) -> int:
-    from treadle.cli.paper import safe
+    from treadle.observability.facts import printable
     from treadle.trajectory.store import read_rollouts
 
     shown: list[str] = []
@@ -41,9 +41,8 @@ def _list(database: Path, args: argparse.Namespace) -> int:
             continue
         ended = rollout.outcome.status.value if rollout.outcome is not None else "running"
         reward = "-" if rollout.reward is None else f"{rollout.reward:g}"
-        shown.append(
-            f"{rollout.id:<28} {ended:<10} reward {reward:<6} {key.split:<8} {safe(key.family):<16} {safe(key.task)}"
-        )
+        facts = f"{rollout.id:<28} {ended:<10} reward {reward:<6} {key.split:<8} {key.family:<16} {key.task}"
+        shown.append(printable(facts))
     for line in shown[-args.most :] if args.most > 0 else shown:
         print(line)
     if len(shown) > args.most > 0:
@@ -51,13 +50,15 @@ def _list(database: Path, args: argparse.Namespace) -> int:
     return 0
 
 
-def _one(database: Path, rollout_id: str, *, tokens: bool) -> int:
+def _one(folder: RunFolder, rollout_id: str, *, tokens: bool) -> int:
     from treadle.cli.paper import rollout_lines
     from treadle.models.source import resolve
     from treadle.rendering.tokens import Tokens
     from treadle.trajectory.store import find_rollout, read_meta
 
-    group, rollout = find_rollout(database, rollout_id)
-    decode = Tokens.load(resolve(read_meta(database)["model"])).decode
+    group, rollout = find_rollout(folder.database, rollout_id)
+    saved = folder.newest_checkpoint
+    model = saved / "model" if saved is not None else resolve(read_meta(folder.database).get("model", ""))
+    decode = Tokens.load(model).decode
     print("\n".join(rollout_lines(group, rollout, decode, tokens=tokens)))
     return 0

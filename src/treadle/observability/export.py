@@ -1,10 +1,16 @@
-"""Exports: the events of a run as JSON lines, for other programs. Never read back by Treadle."""
+"""Exports: the events of a run as JSON lines, for other programs. Never read back by Treadle.
+
+Every line is strict JSON: numbers that are not finite are null, values of unknown types are text. A line that the disk
+takes only in part is taken back, so that what is there can always be parsed.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
+from io import FileIO
 from pathlib import Path
-from typing import IO
 
 from treadle.core.events import Event
 
@@ -21,27 +27,38 @@ class JsonlExport:
         self.folder = folder
         self.lost = 0
         """Lines that the disk refused."""
-        self._files: dict[str, IO[str]] = {}
+        self._files: dict[str, FileIO] = {}
 
     def emit(self, event: Event) -> None:
         """Take one event."""
         if event.name in PROGRESS:
             return
-        line = json.dumps({"name": event.name, "at": event.at, **event.values}, ensure_ascii=False)
-        self._write("events.jsonl", line)
+        facts = {"name": event.name, "at": event.at, **event.values}
+        line = json.dumps({key: _strict(value) for key, value in facts.items()}, ensure_ascii=False, default=str)
+        data = (line + "\n").encode("utf-8", "backslashreplace")
+        self._write("events.jsonl", data)
         if event.name in METRICS:
-            self._write("metrics.jsonl", line)
+            self._write("metrics.jsonl", data)
 
     def close(self) -> None:
         """Close both files."""
         for file in self._files.values():
-            file.close()
+            with contextlib.suppress(OSError):
+                file.close()
         self._files.clear()
 
-    def _write(self, name: str, line: str) -> None:
+    def _write(self, name: str, data: bytes) -> None:
         try:
             if name not in self._files:
-                self._files[name] = (self.folder / name).open("a", encoding="utf-8", buffering=1)
-            self._files[name].write(line + "\n")
+                self._files[name] = FileIO(self.folder / name, "a")
+            file = self._files[name]
+            written = file.write(data)
+            if written != len(data):
+                self.lost += 1
+                file.truncate(file.tell() - (written or 0))
         except OSError:  # an export must not end a run: the database is the record
             self.lost += 1
+
+
+def _strict(value: object) -> object:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

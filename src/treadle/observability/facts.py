@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from treadle.core.events import Event
@@ -13,22 +14,35 @@ def number(event: Event, key: str) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
+def whole(event: Event, key: str) -> int:
+    """The value of `key` as a whole number; 0 when it is missing or is none."""
+    value = number(event, key)
+    return 0 if value is None or not math.isfinite(value) else int(value)
+
+
 def text(event: Event, key: str) -> str:
-    """The value of `key` as text; empty when it is missing."""
+    """The value of `key` as text that cannot drive a terminal; empty when it is missing."""
     value = event.values.get(key)
-    return "" if value is None else str(value)
+    return "" if value is None else printable(str(value))
+
+
+def printable(text: str) -> str:
+    """Control characters and private code points made visible; line ends and tabs stay."""
+    return "".join(
+        c if c in "\n\t" or (c.isprintable() and not 0xE000 <= ord(c) <= 0xF8FF) else f"\\x{ord(c):02x}" for c in text
+    )
 
 
 def duration(seconds: float | None) -> str:
     """`45 s`, `3 min 05 s`, `2 h 10 min`; `-` for None."""
-    if seconds is None:
+    if seconds is None or not math.isfinite(seconds):
         return "-"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    all_s = round(seconds)
+    if all_s < 60:
+        return f"{all_s} s"
+    if all_s < 3600:
+        return f"{all_s // 60} min {all_s % 60:02d} s"
+    return f"{all_s // 3600} h {all_s % 3600 // 60:02d} min"
 
 
 def amount(value: float | None, form: str = ".2f") -> str:
@@ -70,9 +84,9 @@ class Evaluated:
     def of(cls, event: Event) -> Evaluated:
         """Read the event."""
         return cls(
-            label=text(event, "label"), update=int(number(event, "update") or 0),
+            label=text(event, "label"), update=whole(event, "update"),
             overall=Tried(
-                solved=int(number(event, "solved") or 0), total=int(number(event, "total") or 0),
+                solved=whole(event, "solved"), total=whole(event, "total"),
                 low=number(event, "low_share") or 0.0, high=number(event, "high_share") or 0.0,
             ),
             levels=_counts(event, "level."), families=_counts(event, "family."),
@@ -84,6 +98,6 @@ def _counts(event: Event, prefix: str) -> dict[str, tuple[int, int]]:
     end = ".total"
     names = [k[len(prefix) : -len(end)] for k in event.values if k.startswith(prefix) and k.endswith(end)]
     return {
-        name: (int(number(event, f"{prefix}{name}.solved") or 0), int(number(event, f"{prefix}{name}.total") or 0))
+        printable(name): (whole(event, f"{prefix}{name}.solved"), whole(event, f"{prefix}{name}{end}"))
         for name in names
     }

@@ -31,7 +31,7 @@ class PlainLines:
             "group.dropped": _dropped,
             "wait.expired": lambda e: f"waited {amount(number(e, 'waited_s'), '.0f')} s: {text(e, 'what')}; "
             f"{text(e, 'action')}",
-            "run.stopping": lambda e: f"stopping after update {text(e, 'update')}: {text(e, 'reason')}",
+            "run.stopping": _stopping,
             "run.done": lambda e: f"{text(e, 'reason')} after {duration(number(e, 'seconds_s'))}",
         }
 
@@ -40,7 +40,7 @@ class PlainLines:
         sayer = self._sayers.get(event.name)
         line = sayer(event) if sayer is not None else ""
         if line:
-            self._write(line)
+            self._write(" ".join(line.split("\n")))
 
 
 def evaluation_line(found: Evaluated) -> str:
@@ -85,7 +85,8 @@ def _evaluation(event: Event) -> str:
 
 def _update(event: Event) -> str:
     idle = "  ".join(
-        f"{stage} {amount(number(event, f'{stage}_idle_share'), '.0%')}" for stage in ("generate", "env", "update")
+        f"{stage} {amount(number(event, f'{stage}_idle_share'), '.0%')}"
+        for stage in ("generate", "env", "score", "update")
     )
     return (
         f"update {text(event, 'update')}/{text(event, 'updates')}  reward {amount(number(event, 'reward_mean'))}  "
@@ -102,6 +103,11 @@ def _skipped(event: Event) -> str:
         f"update {text(event, 'update')}/{text(event, 'updates')}  no group left to train "
         f"({text(event, 'dropped')} dropped, solved {amount(number(event, 'solved_share'), '.0%')})"
     )
+
+
+def _stopping(event: Event) -> str:
+    """The run itself says that it stops; that the loop stops too is no news."""
+    return "" if "update" in event.values else f"stopping: {text(event, 'reason')}; once more ends at once"
 
 
 def _failure(event: Event) -> str:

@@ -1,11 +1,14 @@
 """The live terminal view: where the run is, how it learns, what it waits for. Redraws itself in place.
 
 It holds the last facts it heard and draws them four times a second from the console's own thread; hearing an event
-only stores it. Notes that must not scroll away (failures, finished evaluations) are printed above the view.
+only stores it. Notes that must not scroll away (failures, checkpoints) are printed above the view, and the finished
+evaluations stay when it closes.
 """
 
 from __future__ import annotations
 
+import contextlib
+import math
 import threading
 from collections import deque
 from types import TracebackType
@@ -17,14 +20,15 @@ from rich.table import Table
 from rich.text import Text
 
 from treadle.core.events import Event
-from treadle.observability.facts import Evaluated, amount, duration, number, text
+from treadle.observability.facts import Evaluated, amount, duration, number, text, whole
 from treadle.observability.lines import STAGES, PlainLines, evaluation_line
 
 SPARKS = "▁▂▃▄▅▆▇█"
 WIDTH = 40
 """Updates that the curve shows."""
 NOTES = (
-    "run.started", "coldstart.demos", "rollout.done", "group.dropped", "wait.expired", "run.stopping", "checkpoint.saved",
+    "run.started", "coldstart.demos", "rollout.done", "group.dropped", "wait.expired", "run.stopping",
+    "checkpoint.saved",
 )
 """Events whose plain line is printed above the view."""
 
@@ -38,7 +42,7 @@ class LiveView:
         self._stage = self._label = ""
         self._done = self._total = 0
         self._left: float | None = None
-        self._stage_began = self._now = 0.0
+        self._stage_began = 0.0
         self._solved: deque[float] = deque(maxlen=WIDTH)
         self._update: Event | None = None
         self._evaluations: list[Evaluated] = []
@@ -50,12 +54,14 @@ class LiveView:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self._live.stop()
+        with contextlib.suppress(OSError, ValueError):  # a terminal that went away cannot be tidied up
+            self._live.stop()
+            for found in self._evaluations:
+                self.console.print(evaluation_line(found), markup=False, highlight=False)
 
     def emit(self, event: Event) -> None:
         """Take one event."""
         with self._lock:
-            self._now = event.at
             self._take(event)
         if event.name in NOTES:
             self._notes.emit(event)
@@ -63,14 +69,15 @@ class LiveView:
     def _take(self, event: Event) -> None:
         if event.name == "stage.started":
             self._stage, self._label = text(event, "stage"), text(event, "label")
-            self._done, self._total, self._left = 0, int(number(event, "total") or 0), None
+            self._done, self._total, self._left = 0, whole(event, "total"), None
             self._stage_began = event.at
         elif event.name in ("coldstart.update", "update.done", "update.skipped", "evaluation.progress"):
-            self._done = int(number(event, "update") or number(event, "done") or 0)
+            self._done = whole(event, "update") or whole(event, "done")
             spent = event.at - self._stage_began
-            self._left = spent / self._done * (self._total - self._done) if self._done else None
+            pace = spent / self._done * (self._total - self._done) if self._done else None
+            self._left = number(event, "eta_s") if "eta_s" in event.values else pace
             solved = number(event, "solved_share")
-            if event.name.startswith("update.") and solved is not None:
+            if event.name.startswith("update.") and solved is not None and math.isfinite(solved):
                 self._solved.append(solved)
             self._update = event if event.name in ("update.done", "coldstart.update") else self._update
         elif event.name == "evaluation.done":
@@ -95,7 +102,7 @@ class LiveView:
 
 def spark(values: deque[float]) -> str:
     """Shares 0..1 as a row of blocks."""
-    return "".join(SPARKS[min(int(value * len(SPARKS)), len(SPARKS) - 1)] for value in values)
+    return "".join(SPARKS[max(0, min(int(value * len(SPARKS)), len(SPARKS) - 1))] for value in values)
 
 
 def _figures(event: Event) -> Table:

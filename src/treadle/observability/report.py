@@ -17,7 +17,7 @@ class Report:
     def __init__(self) -> None:
         self.evaluations: list[Evaluated] = []
         self._started: Event | None = None
-        self._done: Event | None = None
+        self._ended: Event | None = None
         self._updates: list[Event] = []
         self._dropped: dict[str, int] = {}
         self._endings: dict[str, int] = {}
@@ -27,8 +27,8 @@ class Report:
         """Take one event."""
         if event.name == "run.started":
             self._started = event
-        elif event.name == "run.done":
-            self._done = event
+        elif event.name in ("run.done", "run.failed"):
+            self._ended = event
         elif event.name == "evaluation.done":
             self.evaluations.append(Evaluated.of(event))
         elif event.name in ("update.done", "update.skipped"):
@@ -42,16 +42,21 @@ class Report:
             stage = text(event, "stage")
             self._stages[stage] = self._stages.get(stage, 0.0) + (number(event, "seconds_s") or 0.0)
 
+    @property
+    def started(self) -> bool:
+        """Whether there is a run to report."""
+        return self._started is not None
+
     def summary(self) -> list[str]:
         """Untouched, cold start and after RL, one line each, as far as they were evaluated."""
         held = {found.label: found for found in self.evaluations}
         return [f"{name:<10} solved {held[label].overall}" for label, name in STEPS if label in held]
 
     def write(self, folder: Path) -> Path:
-        """Write report.md and, where something was trained, learning-curve.png. Returns the report's path."""
-        curve = self._curve(folder)
+        """Write report.md and, after reinforcement learning, learning-curve.png. Returns the report's path."""
+        lines = [*self._head(), *self._tables(), *self._curve(folder), *self._updates_table()]
         path = folder / "report.md"
-        path.write_text("\n".join([*self._head(), *self._tables(), *curve, *self._updates_table()]) + "\n", "utf-8")
+        path.write_text("\n".join(lines) + "\n", "utf-8", "backslashreplace")
         return path
 
     # -- parts -------------------------------------------------------------------------------------------------
@@ -64,23 +69,33 @@ class Report:
                 f"Run `{text(e, 'run')}`, recipe `{text(e, 'recipe')}`, model `{text(e, 'model')}`, "
                 f"seed {text(e, 'seed')}, lag {text(e, 'lag')}, staleness bound {text(e, 'max_staleness')}.", "",
             ]
-        if self._done is not None:
-            memory = amount(number(self._done, "peak_rss_gb"), ".1f")
+        if self._ended is not None:
+            e = self._ended
+            memory = amount(number(e, "peak_rss_gb"), ".1f")
+            how = text(e, "reason") or f"{text(e, 'type')}: {text(e, 'message')}"
             lines += [
-                f"Ended: {text(self._done, 'reason')} after {duration(number(self._done, 'seconds_s'))}, "
-                f"peak memory {memory} GB. "
+                f"Ended: {how} after {duration(number(e, 'seconds_s'))}, peak memory {memory} GB. "
                 + " ".join(f"{stage}: {duration(seconds)}." for stage, seconds in self._stages.items()), "",
+            ]
+        trained = [event for event in self._updates if event.name == "update.done"]
+        if self._updates and not trained:
+            lines += [
+                f"Reinforcement learning changed nothing: all {len(self._updates)} batches were empty, because no "
+                "group was left that could teach something; why they were dropped stands below.", "",
             ]
         return lines
 
     def _tables(self) -> list[str]:
-        lines = ["## Held-out tasks", ""]
-        lines += ["| evaluation | solved | share | 95 % interval | by level |", "|---|---|---|---|---|"]
+        lines: list[str] = []
+        if self.evaluations:
+            lines += ["## Held-out tasks", ""]
+            lines += ["| evaluation | solved | share | 95 % interval | by level |", "|---|---|---|---|---|"]
         for found in self.evaluations:
             levels = ", ".join(f"{name} {s}/{t}" for name, (s, t) in found.levels.items())
             o = found.overall
             lines.append(
-                f"| {found.label} | {o.solved}/{o.total} | {o.share:.3f} | {o.low:.3f} to {o.high:.3f} | {levels} |"
+                f"| {cell(found.label)} | {o.solved}/{o.total} | {o.share:.3f} | {o.low:.3f} to {o.high:.3f} "
+                f"| {cell(levels)} |"
             )
         if self.evaluations:
             temperature = amount(self.evaluations[0].temperature, "g")
@@ -98,11 +113,11 @@ class Report:
             return []
         shown = [found for found in self.evaluations if found.families]
         lines = [
-            "| family | " + " | ".join(found.label for found in shown) + " |", "|---|" + "---|" * len(shown),
+            "| family | " + " | ".join(cell(found.label) for found in shown) + " |", "|---|" + "---|" * len(shown),
         ]
         for name in last:
             cells = [f"{s}/{t}" for s, t in (found.families.get(name, (0, 0)) for found in shown)]
-            lines.append(f"| {name} | " + " | ".join(cells) + " |")
+            lines.append(f"| {cell(name)} | " + " | ".join(cells) + " |")
         return lines
 
     def _updates_table(self) -> list[str]:
@@ -111,14 +126,16 @@ class Report:
         keys = (
             ("reward_mean", ".3f"), ("solved_share", ".2f"), ("loss", ".4f"), ("grad_norm", ".2f"),
             ("staleness", ".0f"), ("tokens_trained", ".0f"), ("tokens_per_s", ".0f"),
-            ("generate_idle_share", ".2f"), ("update_idle_share", ".2f"), ("seconds_s", ".1f"),
+            ("generate_idle_share", ".2f"), ("env_idle_share", ".2f"), ("score_idle_share", ".2f"),
+            ("update_idle_share", ".2f"), ("seconds_s", ".1f"),
         )
         lines = ["", "## Updates", ""]
         lines += ["| update | " + " | ".join(key for key, _ in keys) + " |", "|---|" + "---|" * len(keys)]
         for event in self._updates:
             cells = " | ".join(amount(number(event, key), form) for key, form in keys)
             lines.append(f"| {text(event, 'update')} | {cells} |")
-        return lines
+        empty = any(event.name == "update.skipped" for event in self._updates)
+        return [*lines, "", "`-`: the batch was empty, the weights stayed as they were."] if empty else lines
 
     def _curve(self, folder: Path) -> list[str]:
         points = [(number(e, "update"), number(e, "solved_share")) for e in self._updates]
@@ -148,3 +165,8 @@ class Report:
         axes.legend(loc="lower right")
         figure.savefig(folder / "learning-curve.png", dpi=120)
         return ["", "## Learning curve", "", "![Solved share per update](learning-curve.png)"]
+
+
+def cell(text: str) -> str:
+    """Text that stays inside its cell of a table."""
+    return text.replace("|", "\\|").replace("\n", " ")

@@ -1,5 +1,8 @@
 """Recipes by name, or from a file: a Python file with a function that returns a `Recipe`.
 
+A file is run as Python runs a script: what lies beside it can be imported. Whatever goes wrong in it is a ConfigError
+that names the file and the line.
+
     treadle train shell                 a built-in recipe
     treadle train my_recipe.py          the function `recipe` of that file, or its only one that returns a Recipe
     treadle train my_recipe.py:tiny     the function `tiny`
@@ -9,6 +12,8 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -22,7 +27,7 @@ if TYPE_CHECKING:  # recipes need torch; a list of their names does not
 
 BUILT_IN = {
     "shell": "SmolLM2-135M learns file tasks in a real sandboxed shell; about 15 minutes on 2 cores",
-    "shell-smoke": "the same loop with a tiny random model in about a minute; it learns nothing, it shows the way",
+    "shell-smoke": "the same way in about a minute: a tiny random model learns one command by heart",
 }
 """Name to one line for `treadle recipes`."""
 
@@ -52,7 +57,7 @@ def _from_file(path: Path, function: str) -> Recipe:
     if not function and "recipe" not in makers and len(makers) != 1:
         raise ConfigError(f"{path}: expected a function `recipe` or just one annotated `-> Recipe` ({_list(makers)})")
     chosen = function or ("recipe" if "recipe" in makers else next(iter(makers)))
-    made = makers[chosen]()
+    made = _ours(path, makers[chosen], f"{path}:{chosen}")
     if not isinstance(made, Recipe):
         raise ConfigError(f"{path}:{chosen} returned {type(made).__name__}, expected a Recipe")
     return made
@@ -65,8 +70,25 @@ def _load(path: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    sys.modules[spec.name] = module  # dataclasses and pickle look a class's module up there
+    if str(path.parent.resolve()) not in sys.path:
+        sys.path.append(str(path.parent.resolve()))
+    loader = spec.loader
+    _ours(path, lambda: loader.exec_module(module), f"recipe file {path}")
     return module
+
+
+def _ours(path: Path, call: Callable[[], object], what: str) -> object:
+    """The result of a user's code. Raises ConfigError naming the line when it raises."""
+    try:
+        return call()
+    except ConfigError:
+        raise
+    except Exception as error:  # the border to a user's recipe file, which may raise anything
+        at = [str(frame.lineno) for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        line = at[-1] if at else str(getattr(error, "lineno", None) or "?")
+        said = (str(error).strip().splitlines() or [""])[0]
+        raise ConfigError(f"{what}, line {line}: {type(error).__name__}: {said}") from error
 
 
 def _makers(module: ModuleType, path: Path) -> dict[str, Callable[[], object]]:

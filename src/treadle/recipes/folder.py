@@ -5,17 +5,18 @@
         run.db              segments, rewards, rollouts, groups, events
         events.jsonl        every event, one JSON object a line
         metrics.jsonl       one line per update and evaluation
-        checkpoints/        version-N/, loadable by transformers
+        checkpoints/        version-N/, each with a `model` folder that transformers loads
         report.md           what came out, with learning-curve.png
 """
 
 from __future__ import annotations
 
+import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from treadle.core.errors import StoreError
+from treadle.core.errors import ConfigError, StoreError
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,16 @@ class RunFolder:
             return cls(path)
         raise StoreError(f"run folder {runs / stem}: a hundred of that name exist; wait a second and try again")
 
+    @classmethod
+    def existing(cls, path: str | Path) -> RunFolder:
+        """The folder of a run that was made before. Raises ConfigError when it is none."""
+        folder = cls(Path(path))
+        if not folder.path.is_dir():
+            raise ConfigError(f"{path}: there is no such folder, expected a run folder such as runs/shell-...")
+        if not folder.database.is_file():
+            raise ConfigError(f"{path}: got a folder without run.db, expected a run folder such as runs/shell-...")
+        return folder
+
     @property
     def recipe(self) -> Path:
         """The resolved recipe."""
@@ -57,5 +68,41 @@ class RunFolder:
     @property
     def newest_checkpoint(self) -> Path | None:
         """The newest complete checkpoint, or None."""
-        found = sorted(self.checkpoints.glob("version-*")) if self.checkpoints.is_dir() else []
+        found = self._held()
         return found[-1] if found else None
+
+    def checkpoint(self, which: str | Path) -> Path:
+        """`last`, `version-N` of this run, or any folder. Raises ConfigError when there is no such checkpoint."""
+        held = self._held()
+        if which == "last" and held:
+            return held[-1]
+        known = f"this run has {', '.join(p.name for p in held)}" if held else "this run has none yet"
+        for path in (self.checkpoints / which, Path(which)):
+            if path.is_dir():
+                return path
+        raise ConfigError(f"checkpoint {str(which)!r}: there is no such folder ({known})")
+
+    def write_recipe(self, toml: str) -> None:
+        """Keep the resolved recipe. Raises StoreError."""
+        try:
+            self.recipe.write_text(toml, encoding="utf-8")
+        except OSError as error:
+            raise StoreError(
+                f"{self.recipe} cannot be written: {error.strerror}; free some disk space or set runs=FOLDER"
+            ) from error
+
+    def require_room(self, size: int) -> None:
+        """Raise StoreError unless so many bytes are free."""
+        free = shutil.disk_usage(self.path).free
+        if free < size:
+            raise StoreError(
+                f"run folder {self.path}: {free / 1e9:.1f} GB are free, checkpoints need {size / 1e9:.1f} GB: free "
+                "some disk space or set runs=FOLDER"
+            )
+
+    def discard(self) -> None:
+        """Remove the folder of a run that never started."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def _held(self) -> list[Path]:
+        return sorted(self.checkpoints.glob("version-*")) if self.checkpoints.is_dir() else []

@@ -33,20 +33,20 @@ def shell() -> Recipe:
 
 
 def shell_smoke() -> Recipe:
-    """The whole way of `shell` in small: a tiny random model that learns nothing."""
+    """The whole way of `shell` in small: a tiny random model learns one command by heart and is paid for it."""
     return Recipe(
         name="shell-smoke",
-        world=ShellWorld(train_levels=("easy",)),
+        world=ShellWorld(families=("largest-file",), train_levels=("easy",)),
         model="tiny",
-        limits=RolloutLimits(max_turns=2, max_tokens_per_turn=16, max_context=1024),
+        limits=RolloutLimits(max_turns=2, max_tokens_per_turn=40, max_context=512),
         rewards=Rewards(main="correct"),
-        engine=EngineConfig(slots=16, context=1024),
+        engine=EngineConfig(slots=32, context=512),
         coldstart=ColdStartPlan(
-            demonstrations=DemonstrationPlan(most=8, per_family=1),
-            training=ColdStartConfig(epochs=1, demonstrations_per_update=4),
-            learner=LearnerConfig(lr=1e-3),
+            demonstrations=DemonstrationPlan(most=8, per_family=8),
+            training=ColdStartConfig(epochs=40, demonstrations_per_update=4),
+            learner=LearnerConfig(lr=1e-2),
         ),
-        learner=LearnerConfig(lr=1e-4),
-        pipeline=PipelineConfig(group_size=4, groups_per_update=2, updates=2),
+        learner=LearnerConfig(lr=2e-3),
+        pipeline=PipelineConfig(group_size=8, groups_per_update=4, updates=3),
         evaluation=EvaluationConfig(tasks=6),
     )

@@ -1,0 +1,290 @@
+"""One run, stage by stage.
+
+    await run.train()           untouched evaluation, cold start, reinforcement learning, final evaluation
+    await run.evaluate(label)   held-out tasks under the weights of now
+    await run.play(task)        one rollout
+
+A run owns its engine, store and thread: use it as `async with compose(recipe) as run`. Errors come out as themselves,
+the first of them, never as a group.
+
+Stopping: `stop()` lets an update finish, gives up an evaluation, demonstrations or a single rollout, saves what was
+trained, and `train` returns with reason `interrupted`. It must be called from the event loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+from treadle.agents.demonstrator import Demonstrator
+from treadle.agents.group_player import GroupPlayer, RetryBudget
+from treadle.agents.limits import RolloutLimits
+from treadle.agents.player import Player
+from treadle.agents.stages import StageMeter
+from treadle.algorithms.aggregation import TokenMean
+from treadle.algorithms.imitation import Imitation
+from treadle.algorithms.losses import Nll
+from treadle.core.clock import SystemClock
+from treadle.core.errors import DeadlineExceeded, TreadleError
+from treadle.core.events import Fanout, Listener, Value
+from treadle.core.seeds import Stream
+from treadle.envs.host import EnvHost
+from treadle.envs.task import Task, Taskset
+from treadle.inference.engine import LocalEngine
+from treadle.learner.learner import Learner
+from treadle.models.policy import Policy
+from treadle.observability.shield import Shield
+from treadle.pipeline.checkpoints import Checkpoints
+from treadle.pipeline.coldstart import ColdStart
+from treadle.pipeline.evaluation import Evaluation, Evaluator
+from treadle.pipeline.first_error import first_error
+from treadle.pipeline.ledger import Ledger
+from treadle.pipeline.loop import Loop, LoopParts, default_filters
+from treadle.pipeline.placebo import PermuteRewards
+from treadle.pipeline.trainer import BlockingThread, LearnerTrainer
+from treadle.recipes.folder import RunFolder
+from treadle.recipes.recipe import ColdStartPlan, Recipe
+from treadle.rendering.renderer import Renderer
+from treadle.trajectory.group import Group, GroupKey
+from treadle.trajectory.store import TrajectoryStore
+
+T = TypeVar("T")
+COPIES = 3
+"""A checkpoint is so many times the weights: themselves and two moments of the optimiser."""
+CHECKPOINTS = 2
+"""A new checkpoint is complete before the one that it replaces is removed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """How a run ended."""
+
+    folder: Path
+    reason: str
+    """`done` or `interrupted`."""
+    version: int
+    """Policy version at the end."""
+    evaluations: Mapping[str, Evaluation] = field(default_factory=dict)
+    """By label: `untouched`, `coldstart`, `final`, and those in between."""
+    checkpoint: Path | None = None
+    """The newest checkpoint, whose `model` folder transformers loads; None when nothing was trained."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """What every stage of a run uses."""
+
+    taskset: Taskset
+    policy: Policy
+    renderer: Renderer
+    clock: SystemClock
+    make_host: Callable[[], EnvHost]
+
+
+class Run:
+    """One run. Make it with `compose`, use it with `async with`, train once."""
+
+    def __init__(self, recipe: Recipe, *, folder: RunFolder, listeners: Sequence[Listener], tools: Tools) -> None:
+        self.recipe = recipe
+        self.folder = folder
+        self.tools = tools
+        self.evaluations: dict[str, Evaluation] = {}
+        folder.write_recipe(recipe.toml())
+        self.store = TrajectoryStore(folder.database, clock=tools.clock)
+        self.engine = LocalEngine(tools.policy, recipe.engine, clock=tools.clock, decode=tools.renderer.decode)
+        self.ledger = Ledger(
+            Fanout(self.store, *map(Shield, listeners)), meter=StageMeter(tools.clock), rewards=recipe.rewards
+        )
+        self.thread = BlockingThread()
+        self._seed = Stream(recipe.seed)
+        self._stack = AsyncExitStack()
+        self._stopping = False
+        self._stop_stage: Callable[[], object] = lambda: None
+        self._saver: Checkpoints | None = None
+        """Saves what the stage that trained last has learned; None before anything was trained."""
+
+    async def __aenter__(self) -> Run:
+        self._stack.enter_context(self.store)
+        self._stack.enter_context(self.thread)
+        await self._stack.enter_async_context(self.engine)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.__aexit__(kind, error, trace)
+
+    def stop(self) -> None:
+        """Come to an end as soon as nothing is lost. From the event loop's thread only; calling twice is the same."""
+        if not self._stopping:
+            self._stopping = True
+            self.ledger.tell("run.stopping", {"reason": "asked to stop"})
+            self._stop_stage()
+
+    async def train(self) -> RunResult:
+        """The whole run. Raises the first error of a stage; StoreError before it starts when the disk is too full."""
+        began = self.tools.clock.now()
+        weights = sum(p.numel() * p.element_size() for p in self.tools.policy.module.parameters())
+        self.folder.require_room(CHECKPOINTS * COPIES * weights)
+        try:
+            await self._stages()
+        except BaseException as error:  # told to the listeners and passed on
+            if isinstance(error, TreadleError) and not isinstance(error, DeadlineExceeded):  # its thread is free
+                await self._salvage()
+            self._tell("run.failed", began, type=type(error).__name__, message=str(error))
+            raise
+        reason = "interrupted" if self._stopping else "done"
+        self._tell("run.done", began, reason=reason, updates=self.recipe.pipeline.updates)
+        return RunResult(
+            folder=self.folder.path, reason=reason, version=self.tools.policy.version,
+            evaluations=dict(self.evaluations), checkpoint=self.folder.newest_checkpoint,
+        )
+
+    async def evaluate(self, label: str, *, update: int = 0, tasks: int | None = None) -> Evaluation | None:
+        """Held-out tasks under the weights of now; None when the recipe has no evaluation or a stop came first."""
+        config = self.recipe.evaluation
+        if config is None or self._stopping:
+            return None
+        limits = replace(self.recipe.limits, temperature=config.temperature)
+        evaluator = Evaluator(
+            self.tools.taskset, self._players(1, limits, self._seed.at("evaluation")), config=config,
+            version=lambda: self.tools.policy.version, ledger=self.ledger, sink=self.store,
+        )
+        found = await self._stoppable(evaluator.run(label, update=update, tasks=tasks))
+        if found is not None:
+            self.evaluations[label] = found
+        return found
+
+    async def play(self, task: Task, *, temperature: float | None = None) -> Group | None:
+        """One rollout of one task, as a group of one; None when a stop came first."""
+        limits = self.recipe.limits
+        limits = limits if temperature is None else replace(limits, temperature=temperature)
+        key = GroupKey(
+            id="rollout", ticket=0, task=task.id, family=task.family, split=task.split,
+            admitted_version=self.tools.policy.version,
+        )
+        players = self._players(1, limits, self._seed.at("rollout"))
+        return await self._stoppable(players.play(Group(key, sink=self.store), task))
+
+    # -- stages ------------------------------------------------------------------------------------------------
+
+    async def _stages(self) -> None:
+        recipe = self.recipe
+        self.ledger.tell("run.started", {
+            "run": self.folder.path.name, "recipe": recipe.name, "seed": recipe.seed, "model": recipe.model,
+            "updates": recipe.pipeline.updates, "groups_per_update": recipe.pipeline.groups_per_update,
+            "group_size": recipe.pipeline.group_size, "lag": recipe.pipeline.lag,
+            "max_staleness": recipe.pipeline.staleness_bound, "rule": recipe.algorithm.rule.name,
+            "loss": recipe.algorithm.loss.name,
+        })
+        await self.evaluate("untouched", tasks=recipe.evaluation.untouched_tasks if recipe.evaluation else None)
+        if recipe.coldstart is not None and not self._stopping:
+            await self._cold_start(recipe.coldstart)
+            await self.evaluate("coldstart")
+        if recipe.pipeline.updates and not self._stopping:
+            await self._reinforce()
+            await self.evaluate("final", update=recipe.pipeline.updates)
+        if self._saver is not None:  # a version that is saved already is not saved again
+            await self._saver.save(update=0)
+
+    async def _cold_start(self, plan: ColdStartPlan) -> None:
+        clock, began = self.tools.clock, self.tools.clock.now()
+        self.ledger.tell("stage.started", {
+            "stage": "demonstrations", "label": "demonstrations", "total": plan.demonstrations.most,
+        })
+        demonstrator = Demonstrator(
+            self.tools.renderer, taskset=self.tools.taskset, make_host=self.tools.make_host,
+            rewards=self.recipe.rewards, seed=self._seed, max_context=self.recipe.limits.max_context, sink=self.store,
+        )
+        found = await self._stoppable(demonstrator.collect(plan.demonstrations))
+        if found is None or self._stopping:
+            return
+        self.ledger.tell("coldstart.demos", {
+            "tried": found.tried, "kept": len(found.groups), "wrong": found.wrong, "failed": found.failed,
+            "families": len(found.families), "tokens": found.tokens, "seconds_s": clock.now() - began,
+        })
+        trainer = LearnerTrainer(
+            Learner(self.tools.policy, plan.learner), rule=Imitation(), aggregation=TokenMean(), loss=Nll()
+        )
+        coldstart = ColdStart(
+            plan.training, trainer=trainer, engine=self.engine, thread=self.thread, ledger=self.ledger,
+            seed=self._seed,
+        )
+        self._saver = self._checkpoints(trainer)
+        self._stop_stage = coldstart.stop
+        await coldstart.run(found.groups)
+
+    async def _reinforce(self) -> None:
+        recipe, algorithm = self.recipe, self.recipe.algorithm
+        trainer = LearnerTrainer(
+            Learner(self.tools.policy, recipe.learner), rule=algorithm.rule, aggregation=algorithm.aggregation,
+            loss=algorithm.loss,
+        )
+        self._saver = self._checkpoints(trainer)
+        loop = Loop(recipe.pipeline, LoopParts(
+            taskset=self.tools.taskset,
+            player=self._players(recipe.pipeline.group_size, recipe.limits, self._seed),
+            trainer=trainer, engine=self.engine, ledger=self.ledger, thread=self.thread,
+            filters=default_filters(
+                recipe.pipeline, rewards=recipe.rewards, min_rollouts=algorithm.rule.min_rollouts
+            ),
+            checkpoints=self._saver, sink=self.store,
+            transform=PermuteRewards(seed=self._seed) if recipe.placebo else None,
+            evaluate=self._between,
+        ))
+        clock, began = self.tools.clock, self.tools.clock.now()
+        self._stop_stage = loop.stop
+        self.ledger.tell("stage.started", {"stage": "rl", "label": "rl", "total": recipe.pipeline.updates})
+        await loop.run()
+        self.ledger.tell("stage.done", {"stage": "rl", "label": "rl", "seconds_s": clock.now() - began})
+
+    async def _between(self, update: int) -> None:
+        stage = self._stop_stage
+        await self.evaluate(f"update-{update}", update=update)
+        self._stop_stage = stage
+        if self._stopping:
+            stage()
+
+    # -- parts -------------------------------------------------------------------------------------------------
+
+    def _players(self, size: int, limits: RolloutLimits, seed: Stream) -> GroupPlayer:
+        player = Player(
+            self.engine, self.tools.renderer, make_host=self.tools.make_host, limits=limits,
+            rewards=self.recipe.rewards, meter=self.ledger.meter,
+        )
+        retries = RetryBudget(infra=self.recipe.pipeline.infra_retries, env=self.recipe.pipeline.env_retries)
+        return GroupPlayer(player, size=size, retries=retries, seed=seed, watcher=self.ledger)
+
+    def _checkpoints(self, trainer: LearnerTrainer) -> Checkpoints:
+        return Checkpoints(
+            self.folder.checkpoints, trainer=trainer, thread=self.thread, ledger=self.ledger,
+            keep=self.recipe.pipeline.keep_checkpoints, deadline_s=self.recipe.pipeline.update_s,
+        )
+
+    async def _stoppable(self, work: Coroutine[object, object, T]) -> T | None:
+        """The result of `work`; None when a stop gave it up. Raises its first error."""
+        with first_error():
+            async with asyncio.TaskGroup() as one:
+                task = one.create_task(work)
+                self._stop_stage = task.cancel
+        self._stop_stage = lambda: None
+        return None if task.cancelled() else task.result()
+
+    async def _salvage(self) -> None:
+        """Save what was trained before the run failed, if the disk allows it."""
+        with contextlib.suppress(TreadleError):
+            if self._saver is not None:
+                await self._saver.save(update=0)
+
+    def _tell(self, name: str, began: float, **facts: Value) -> None:
+        self.ledger.tell(name, {
+            **facts, "version": self.tools.policy.version, "seconds_s": self.tools.clock.now() - began,
+            "peak_rss_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
+        })
