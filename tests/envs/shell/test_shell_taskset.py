@@ -8,7 +8,7 @@ import pytest
 import treadle.envs.shell
 from treadle.envs.shell.catalog import FAMILIES
 from treadle.envs.shell.env import SYSTEM_PROMPT
-from treadle.envs.shell.family import LEVELS, Level
+from treadle.envs.shell.family import LEVELS, Family, Level, noted
 from treadle.envs.shell.names import HELDOUT, TRAIN, WORDS
 from treadle.envs.shell.taskset import ShellTaskset, scene
 
@@ -23,6 +23,21 @@ def levels() -> list[tuple[str, str, Level]]:
 def stems(paths: set[str]) -> set[str]:
     """Names of files and folders in paths, without endings."""
     return {part.split(".")[0] for path in paths for part in path.split("/")}
+
+
+def sentence(wording: str) -> tuple[str, ...]:
+    """The words of a wording: case, punctuation, articles and names of slots aside."""
+    words = re.findall(r"[a-z_]+|[0-9]+", re.sub(r"\{\w+\}", " _ ", wording).lower())
+    return tuple(word for word in words if word not in {"a", "an", "the", "then", "please"})
+
+
+def close(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
+    """Whether at most one word added, dropped or changed makes one sentence the other."""
+    if abs(len(one) - len(other)) > 1:
+        return False
+    same = next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    rest, others = one[same:], other[same:]
+    return rest[1:] == others[1:] or rest[1:] == others or rest == others[1:]
 
 
 def test_there_are_at_least_24_families_of_different_names():
@@ -96,9 +111,21 @@ def test_both_splits_are_endless():
 
 
 @pytest.mark.parametrize(("family", "name", "level"), levels())
-def test_each_level_has_four_training_wordings_and_two_held_out_ones(family: str, name: str, level: Level):
-    assert len(set(level.train)) >= 4
-    assert len(set(level.heldout)) >= 2
+def test_each_level_has_ten_training_wordings_and_three_held_out_ones(family: str, name: str, level: Level):
+    assert len({sentence(wording) for wording in level.train}) == len(level.train) >= 10
+    assert len({sentence(wording) for wording in level.heldout}) == len(level.heldout) >= 3
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "word", "number"])
+def test_a_note_is_told_of_in_at_least_eight_training_openings(kind: str):
+    one_ask = noted(kind, FAMILIES[0].hard.build, train=["Say it."], heldout=["Tell it."])
+    assert len({sentence(wording) for wording in one_ask.train}) >= 8
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_a_hard_level_has_many_training_wordings(family: Family):
+    alone = family.name in {"which-file", "largest-file"}
+    assert len(family.hard.train) >= (10 if alone else 40)
 
 
 def test_the_splits_share_no_wording():
@@ -107,13 +134,16 @@ def test_the_splits_share_no_wording():
     assert not train & heldout
 
 
-def test_the_splits_share_no_wording_under_other_slot_names():
-    def plain(wording: str) -> str:
-        return re.sub(r"\{\w+\}", "_", wording).lower()
-
-    train = {plain(wording) for _, _, level in levels() for wording in level.train}
-    heldout = {plain(wording) for _, _, level in levels() for wording in level.heldout}
+def test_the_splits_share_no_wording_under_other_slots_articles_or_punctuation():
+    train = {sentence(wording) for _, _, level in levels() for wording in level.train}
+    heldout = {sentence(wording) for _, _, level in levels() for wording in level.heldout}
     assert not train & heldout
+
+
+@pytest.mark.parametrize(("family", "name", "level"), levels())
+def test_a_held_out_wording_is_more_than_one_word_away_from_every_training_one(family: str, name: str, level: Level):
+    near = [(one, other) for one in level.heldout for other in level.train if close(sentence(one), sentence(other))]
+    assert near == []
 
 
 def test_the_name_pools_share_no_name():

@@ -10,24 +10,54 @@ _LINES = (
     "Count the lines in {file}.",
     "Print the number of lines in {file}.",
     "Show how many lines {file} has.",
+    "In {file}, count all the lines.",
+    "Tell me the number of lines that {file} has.",
+    "What is the line count of {file}?",
+    "Give me the number of lines of the file {file}.",
+    "Say how many lines are in {file}.",
+    "Show me the line count of {file}.",
+    "I want to know how many lines {file} has. Count them.",
 )
-_LINES_HELDOUT = ("What is the number of lines in {file}?", "Tell me how many lines there are in {file}.")
+_LINES_HELDOUT = (
+    "What is the number of lines in {file}?",
+    "Tell me how many lines there are in {file}.",
+    "How many lines are there in the file {file}?",
+)
 _WORDS = (
     "How many words does {file} have?",
     "Count the words in {file}.",
     "Print the number of words in {file}.",
     "Show how many words {file} has.",
+    "In {file}, count all the words.",
+    "Tell me the number of words that {file} has.",
+    "What is the word count of {file}?",
+    "Give me the number of words of the file {file}.",
+    "Say how many words are in {file}.",
+    "Show me the word count of {file}.",
+    "I want to know how many words {file} has. Count them.",
 )
-_WORDS_HELDOUT = ("What is the number of words in {file}?", "Tell me how many words there are in {file}.")
+_WORDS_HELDOUT = (
+    "What is the number of words in {file}?",
+    "Tell me how many words there are in {file}.",
+    "How many words are there in the file {file}?",
+)
 _MATCHES = (
     "How many lines of {file} contain the word {word}?",
     "Count the lines in {file} that contain the word {word}.",
     "Print the number of lines in {file} with the word {word}.",
     "Show how many lines of {file} have the word {word}.",
+    "In {file}, count the lines that have the word {word} in them.",
+    "Tell me how many lines in {file} have the word {word}.",
+    "What is the number of lines of {file} that contain {word}?",
+    "Give me the number of lines with {word} in {file}.",
+    "Say how many lines in {file} contain {word}.",
+    "On how many lines of {file} is the word {word}?",
+    "Some lines of {file} contain {word}. Count these lines.",
 )
 _MATCHES_HELDOUT = (
     "In {file}, how many lines contain the word {word}?",
     "Give the count of lines with the word {word} in {file}.",
+    "Of the lines in {file}, how many have the word {word}?",
 )
 
 
@@ -180,8 +210,17 @@ FAMILIES = (
         hard=noted(
             "file",
             _lines_hard,
-            train=("Say how many lines that file has.", "Count its lines and say the number."),
-            heldout=("Then say the number of lines in that file.", "Say how many lines there are in it."),
+            train=(
+                "Say how many lines that file has.",
+                "Count its lines and say the number.",
+                "Tell me the number of lines it has.",
+                "What is the line count of that file? Say it.",
+                "How many lines does that file have? Say the number.",
+            ),
+            heldout=(
+                "Then say the number of lines in that file.",
+                "Say how many lines there are in it.",
+            ),
         ),
     ),
     Family(
@@ -191,8 +230,17 @@ FAMILIES = (
         hard=noted(
             "file",
             _words_hard,
-            train=("Say how many words that file has.", "Count its words and say the number."),
-            heldout=("Then say the number of words in that file.", "Say how many words there are in it."),
+            train=(
+                "Say how many words that file has.",
+                "Count its words and say the number.",
+                "Tell me the number of words it has.",
+                "What is the word count of that file? Say it.",
+                "How many words does that file have? Say the number.",
+            ),
+            heldout=(
+                "Then say the number of words in that file.",
+                "Say how many words there are in it.",
+            ),
         ),
     ),
     Family(
@@ -202,8 +250,17 @@ FAMILIES = (
         hard=noted(
             "word",
             _matches_hard,
-            train=("Say how many lines of {file} contain it.", "Count the lines in {file} with it and say the number."),
-            heldout=("Then say the number of lines in {file} that contain that word.",),
+            train=(
+                "Say how many lines of {file} contain it.",
+                "Count the lines in {file} with it and say the number.",
+                "How many lines of {file} have that word? Say the number.",
+                "In {file}, count the lines with that word. Say the count.",
+                "Tell me how many lines in {file} have that word.",
+            ),
+            heldout=(
+                "Then say the number of lines in {file} that contain that word.",
+                "Say on how many lines of {file} that word is.",
+            ),
         ),
     ),
     Family(
@@ -214,10 +271,18 @@ FAMILIES = (
                 "Count the files in the folder {folder}.",
                 "Print the number of files in the folder {folder}.",
                 "Show how many files the folder {folder} has.",
+                "In the folder {folder}, count all the files.",
+                "Tell me the number of files that the folder {folder} holds.",
+                "Give me the number of files inside {folder}.",
+                "Say how many files are inside the folder {folder}.",
+                "What is the file count of the folder {folder}?",
+                "The folder {folder} holds some files. How many?",
+                "Show me the number of files that are in {folder}.",
             ),
             heldout=(
                 "What is the number of files in the folder {folder}?",
                 "Tell me how many files there are in the folder {folder}.",
+                "In the folder {folder}, how many files are there?",
             ),
             build=_files,
         ),
@@ -227,18 +292,35 @@ FAMILIES = (
                 "Count the .{ending} files in the folder {folder}.",
                 "Print the number of .{ending} files in the folder {folder}.",
                 "Show how many .{ending} files the folder {folder} has.",
+                "In the folder {folder}, count all files that end in .{ending}.",
+                "Tell me the number of .{ending} files that {folder} holds.",
+                "Give me the number of .{ending} files inside {folder}.",
+                "How many files in {folder} end in .{ending}?",
+                "Say how many .{ending} files are inside the folder {folder}.",
+                "Count those files in {folder} that end in .{ending}.",
+                "The folder {folder} holds some .{ending} files. How many?",
             ),
             heldout=(
                 "What is the number of .{ending} files in the folder {folder}?",
                 "Tell me how many .{ending} files there are in the folder {folder}.",
+                "In the folder {folder}, how many .{ending} files are there?",
             ),
             build=_files_ending,
         ),
         hard=noted(
             "folder",
             _files_hard,
-            train=("Say how many files that folder has.", "Count its files and say the number."),
-            heldout=("Then say the number of files in that folder.", "Say how many files there are in it."),
+            train=(
+                "Say how many files that folder has.",
+                "Count its files and say the number.",
+                "Tell me the number of files it has.",
+                "How many files does that folder hold? Say the number.",
+                "What is the file count of that folder? Say it.",
+            ),
+            heldout=(
+                "Then say the number of files in that folder.",
+                "Say how many files there are in it.",
+            ),
         ),
     ),
 )

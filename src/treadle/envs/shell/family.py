@@ -26,6 +26,14 @@ _OPENINGS = {
         "Open {{note}}; it {verb} a {kind}.",
         "First read {{note}}, which {verb} a {kind}.",
         "The file {{note}} {verb} a {kind}. Read it.",
+        "Begin with {{note}}: it {verb} a {kind}.",
+        "Look at {{note}}, where a {kind} is {past}.",
+        "In {{note}}, a {kind} is {past}. Look it up.",
+        "Take a look at {{note}}; it {verb} a {kind}.",
+        "See which {kind} {{note}} {verb}.",
+        "A note in {{note}} {verb} a {kind}.",
+        "What {kind} does {{note}} {stem}? Look there.",
+        "A {kind} is {past} in the note {{note}}.",
     ),
     "heldout": (
         "Start by reading {{note}}: it {verb} a {kind}.",
@@ -168,10 +176,14 @@ class Level:
 
 def noted(kind: str, build: Callable[[Draw], Draft], *, train: Sequence[str], heldout: Sequence[str]) -> Level:
     """A hard level: every opening of a split that tells of a note on a `kind`, with every ask of that split."""
-    verb = "gives" if kind in ("number", "word") else "names"
+    verb, stem, past = ("gives", "give", "given") if kind in ("number", "word") else ("names", "name", "named")
     asks = {"train": train, "heldout": heldout}
     whole = {
-        split: tuple(f"{opening.format(verb=verb, kind=kind)} {ask}" for opening in openings for ask in asks[split])
+        split: tuple(
+            f"{opening.format(verb=verb, stem=stem, past=past, kind=kind)} {ask}"
+            for opening in openings
+            for ask in asks[split]
+        )
         for split, openings in _OPENINGS.items()
     }
     return Level(train=whole["train"], heldout=whole["heldout"], build=build)
