@@ -43,8 +43,8 @@ class _Call:
     length: int
     keys: tuple[tuple[int, int], ...]
     """(start, end) of each run, in context order; the last one ends with the queries."""
-    mask: Tensor | None
-    """bool[length, keys]; None when queries and keys are the same run."""
+    seen: int | None
+    """Keys in all; None when queries and keys are the same run."""
 
 
 class NodePlan:
@@ -52,14 +52,16 @@ class NodePlan:
 
     def __init__(self, batch: PackedBatch, device: torch.device) -> None:
         paths: list[list[tuple[int, int]]] = []
+        self._masks: dict[tuple[int, int, torch.dtype], Tensor] = {}
+        """By shape and dtype: made once and shared by all layers."""
+        self._device = device
         self._calls: list[_Call] = []
         for node in batch.nodes:
             before = paths[node.parent] if node.parent >= 0 else []
             path = _join(before, (node.start, node.start + node.length))
             paths.append(path)
             count = sum(stop - start for start, stop in path)
-            mask = None if count == node.length else _bottom_right(node.length, count, device)
-            self._calls.append(_Call(node.start, node.length, tuple(path), mask))
+            self._calls.append(_Call(node.start, node.length, tuple(path), None if count == node.length else count))
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """[1, T, Hq, D]"""
@@ -67,21 +69,27 @@ class NodePlan:
         parts = [
             scaled_dot_product_attention(
                 q[:, :, call.start : call.start + call.length], _along(k, call.keys), _along(v, call.keys),
-                attn_mask=call.mask, is_causal=call.mask is None, scale=scale, enable_gqa=grouped,
+                attn_mask=self._mask(call, q.dtype), is_causal=call.seen is None, scale=scale, enable_gqa=grouped,
             )
             for call in self._calls
         ]
         return torch.cat(parts, dim=2).transpose(1, 2)
+
+    def _mask(self, call: _Call, dtype: torch.dtype) -> Tensor | None:
+        """What is added to the scores: the kernels would make it out of a bool mask again in every layer."""
+        if call.seen is None:
+            return None
+        key = (call.length, call.seen, dtype)
+        if key not in self._masks:
+            hidden = torch.full(key[:2], -torch.inf, dtype=dtype, device=self._device)
+            self._masks[key] = hidden.triu(call.seen - call.length + 1)
+        return self._masks[key]
 
 
 def _join(path: list[tuple[int, int]], run: tuple[int, int]) -> list[tuple[int, int]]:
     if path and path[-1][1] == run[0]:
         return [*path[:-1], (path[-1][0], run[1])]
     return [*path, run]
-
-
-def _bottom_right(queries: int, keys: int, device: torch.device) -> Tensor:
-    return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
 
 
 def _along(x: Tensor, runs: tuple[tuple[int, int], ...]) -> Tensor:
