@@ -44,6 +44,19 @@ def test_another_output_does_not_pass(text: str):
     assert not Printed(accept=("7", "7 notes.txt")).passes(printed(text))
 
 
+def test_headings_that_a_tool_prints_are_left_out_where_a_check_says_so():
+    check = Printed(accept=("-old\n+new",), aside=r"(---|\+\+\+) \S+ \d{4}-.*")
+    assert check.passes(printed("--- a.txt\t2026-01-02 03:04\n+++ b.txt\t2026-01-02 03:04\n-old\n+new\n"))
+    assert not check.passes(printed("--- a.txt\n-old\n+new\n"))
+
+
+@pytest.mark.parametrize(
+    "line", ["-rw-r--r-- 0/0 9 2023-11-14 22:13 a/x.txt", "-rw-r--r-- 1 me us 9 Nov 14 22:13 ./a/x.txt"]
+)
+def test_printed_paths_pass_in_a_long_listing(line: str):
+    assert PrintedPaths(accept=(frozenset({"a/x.txt"}),)).passes(printed(line))
+
+
 @pytest.mark.parametrize("text", ["a/x.txt\nb/y.txt", "./b/y.txt\n./a/x.txt\n", "/work/a/x.txt\n/work/b/y.txt"])
 def test_printed_paths_pass_in_any_order_and_spelling(text: str):
     assert PrintedPaths(accept=(frozenset({"a/x.txt", "b/y.txt"}),)).passes(printed(text))

@@ -38,6 +38,10 @@ def _pack(d: Draw, *, zipped: bool = False) -> Draft:
         slots={"folder": folder, "archive": archive},
         check=d.left({archive: TarOf(members=members, zipped=zipped)}),
         commands=(f"tar -c{'z' if zipped else ''}f {archive} {folder}",),
+        others=(
+            f"tar -cav -f {archive} {folder}/",
+            f"tar c{'z' if zipped else ''}f {archive} ./{folder}",
+        ),
         misses=(
             f"tar -c{'' if zipped else 'z'}f {archive} {folder}",
             f"touch {archive}",
@@ -74,6 +78,7 @@ def _unpack(d: Draw) -> Draft:
         slots={"archive": archive},
         check=d.left({path: OneOf(texts=(content,)) for path, content in members.items()}),
         commands=(f"tar -xf {archive}",),
+        others=(f"tar xvf {archive}",),
         misses=(f"tar -tf {archive}", f"cat {archive}", f"touch {' '.join(members)}"),
     )
 
@@ -86,6 +91,7 @@ def _unpack_into(d: Draw) -> Draft:
         slots={"archive": archive, "folder": folder},
         check=d.left({f"{folder}/{path}": OneOf(texts=(content,)) for path, content in members.items()}),
         commands=(f"tar -xf {archive} -C {folder}",),
+        others=(f"cd {folder} && tar xf ../{archive}",),
         misses=(f"tar -xf {archive}", f"tar -tf {archive}", f"cp {archive} {folder}"),
     )
 
@@ -112,6 +118,11 @@ def _list(d: Draw) -> Draft:
         slots={"archive": archive},
         check=PrintedPaths(accept=(frozenset(members),)),
         commands=(f"tar -tf {archive}",),
+        others=(
+            f"tar tf {archive}",
+            f"tar -tvf {archive}",
+            f"tar --list -f {archive} | sort",
+        ),
         misses=(f"tar -xf {archive}", f"cat {archive}", "ls", f"tar -xf {archive} && ls"),
     )
 
@@ -123,6 +134,7 @@ def _list_count(d: Draw) -> Draft:
         slots={"archive": archive},
         check=Printed(accept=(str(len(members)),)),
         commands=(f"tar -tf {archive} | wc -l",),
+        others=(f"tar tvf {archive} | wc -l",),
         misses=(f"tar -tf {archive}", f"wc -l < {archive}"),
     )
 

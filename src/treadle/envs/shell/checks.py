@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 _TOKEN = re.compile(r"[\w./-]+")
+_LONG = re.compile(r"^-[rwx-]{9}\s.*\d\d:\d\d(:\d\d)?\s+")
+"""What a long listing tells of a regular file before its name."""
 _STATEMENT_CHARS = 200
 _GZIP = b"\x1f\x8b"
 _UNPACKED_BYTES = 1 << 20
@@ -71,21 +73,29 @@ class Printed:
     """The last command printed one of the accepted texts, blanks aside."""
 
     accept: tuple[str, ...]
+    aside: str = ""
+    """Pattern of whole lines that do not count, for headings that a tool prints; empty when every line does."""
 
     def passes(self, evidence: Evidence) -> bool:
         """Compare after `squeeze`."""
-        return squeeze(evidence.output) in {squeeze(text) for text in self.accept}
+        lines = squeeze(evidence.output).split("\n")
+        if self.aside:
+            lines = [line for line in lines if not re.fullmatch(self.aside, line)]
+        return "\n".join(lines) in {squeeze(text) for text in self.accept}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrintedPaths:
-    """The last command printed exactly one of the accepted sets of paths, in any order, `./` aside."""
+    """The last command printed exactly one of the accepted sets of paths, in any order, `./` aside.
+
+    A line may be a long listing, as `ls -l` and `tar -tv` print it: what stands before the path does not count.
+    """
 
     accept: tuple[frozenset[str], ...]
 
     def passes(self, evidence: Evidence) -> bool:
         """Compare the sets; a path printed twice does not pass."""
-        lines = [bare_path(line.strip()) for line in evidence.output.strip().splitlines()]
+        lines = [bare_path(_LONG.sub("", line.strip())) for line in evidence.output.strip().splitlines()]
         return len(lines) == len(set(lines)) and set(lines) in self.accept
 
 

@@ -45,6 +45,10 @@ def _sum(d: Draw) -> Draft:
         slots={"file": path},
         check=Printed(accept=(str(sum(numbers)),)),
         commands=(_adding(1, path),),
+        others=(
+            f"awk '{{s += $1}} END {{print s}}' < {path}",
+            f"echo $(( $(paste -sd+ {path}) ))",
+        ),
         misses=(f"cat {path}", f"wc -l < {path}", f"sort -n {path}", f"tail -n 1 {path}"),
     )
 
@@ -57,6 +61,7 @@ def _sum_column(d: Draw) -> Draft:
         slots={"file": path},
         check=Printed(accept=(str(sum(numbers)),)),
         commands=(_adding(2, path),),
+        others=(f"cat {path} | awk '{{s+=$2}} END {{print s}}'",),
         misses=(_adding(1, path), f"cat {path}", f"wc -l < {path}"),
     )
 
@@ -98,6 +103,10 @@ def _cut(d: Draw, *, ordered: bool = False) -> Draft:
         slots={"file": path, "column": str(column)},
         check=Printed(accept=("\n".join(sorted(cells) if ordered else cells),)),
         commands=(f"{plain} | sort" if ordered else plain,),
+        others=(
+            f"awk -F, '{{print ${column}}}' {path}{' | sort' if ordered else ''}",
+            f"cut -d ',' -f {column} {path}{' | sort' if ordered else ''}",
+        ),
         misses=(plain if ordered else f"{plain} | sort", f"cat {path}", f"cut -d, -f{column % 3 + 1} {path}"),
     )
 
@@ -125,6 +134,10 @@ def _largest(d: Draw) -> Draft:
         slots={"file": path},
         check=Printed(accept=(str(max(numbers)),)),
         commands=(f"sort -n {path} | tail -n 1",),
+        others=(
+            f"sort -nr {path} | head -n 1",
+            f"awk '$1>m {{m=$1}} END {{print m}}' {path}",
+        ),
         misses=(f"sort {path} | tail -n 1", f"sort -n {path}", f"sort -n {path} | head -n 1"),
     )
 
@@ -138,6 +151,10 @@ def _largest_row(d: Draw) -> Draft:
         slots={"file": path},
         check=Printed(accept=(rows[numbers.index(max(numbers))],)),
         commands=(f"sort -n -k2 {path} | tail -n 1",),
+        others=(
+            f"sort -k2 -nr {path} | head -n 1",
+            f"sort -k2n {path} | tail -1",
+        ),
         misses=(f"sort -n -k2 {path} | head -n 1", f"sort -n -k2 {path}", f"cat {path}"),
     )
 

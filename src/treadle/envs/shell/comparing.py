@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+from difflib import unified_diff
+
 from treadle.envs.shell.checks import Printed, StatedWord
 from treadle.envs.shell.family import Draft, Draw, Family, Level, noted
 from treadle.envs.shell.names import WORDS
+
+_NAMED = r"(---|\+\+\+) \S+ \d{4}-.*"
+"""Lines of a unified difference that name the files."""
+_PLACED = r"\d+(,\d+)?[ad]\d+(,\d+)?"
+"""Lines of a plain difference that tell where lines are missing."""
 
 
 def _changed(line: int, old: str, new: str) -> str:
     """One changed line as `diff` prints it."""
     return f"{line}c{line}\n< {old}\n---\n> {new}"
+
+
+def _differences(at: int, one: list[str], two: list[str]) -> tuple[str, ...]:
+    """What the ordinary tools print for two lists of words that differ in one line, `at`."""
+    old, new = one[at - 1], two[at - 1]
+    beside = [f"{a} {b}" if a == b else f"{a} | {b}" for a, b in zip(one, two, strict=True)]
+    unified = list(unified_diff(one, two, lineterm=""))[2:]
+    return _changed(at, old, new), "\n".join(unified), "\n".join(beside), beside[at - 1], "\n".join(sorted([old, new]))
 
 
 def _compare(d: Draw) -> Draft:
@@ -19,11 +34,18 @@ def _compare(d: Draw) -> Draft:
     other = [new if n == at else word for n, word in enumerate(lines, 1)]
     first, second = d.put(d.file(), lines), d.put(d.file(), other)
     d.crowd(2)
-    accept = (_changed(at, lines[at - 1], new), _changed(at, new, lines[at - 1]))
+    accept = [text for one, two in ((lines, other), (other, lines)) for text in _differences(at, one, two)]
     return Draft(
         slots={"file": first, "second": second},
-        check=Printed(accept=accept),
+        check=Printed(accept=tuple(accept), aside=_NAMED),
         commands=(f"diff {first} {second}",),
+        others=(
+            f"diff {second} {first}",
+            f"diff -u {first} {second}",
+            f"diff -y {first} {second}",
+            f"diff -y --suppress-common-lines {first} {second}",
+            f"comm -3 <(sort {first}) <(sort {second})",
+        ),
         misses=(f"cat {first} {second}", f"diff -q {first} {second}", f"diff {first} {first}"),
     )
 
@@ -35,10 +57,20 @@ def _missing(d: Draw) -> Draft:
     second = d.put(d.file(), [word for word in words if word not in gone])
     d.crowd(2)
     wanted = [word for word in words if word in gone]
+    accept = ["\n".join(sign + word for word in wanted) for sign in ("", "< ", "> ")]
+    accept.append("\n".join(sorted(wanted)))
     return Draft(
         slots={"file": first, "second": second},
-        check=Printed(accept=("\n".join(wanted), "\n".join(f"< {word}" for word in wanted))),
+        check=Printed(accept=tuple(accept), aside=_PLACED),
         commands=(f"grep -v -f {second} {first}",),
+        others=(
+            f"grep -vxFf {second} {first}",
+            f"diff {first} {second}",
+            f"diff {second} {first}",
+            f"diff {first} {second} | grep '^<'",
+            f"comm -23 <(sort {first}) <(sort {second})",
+            f"sort {first} {second} | uniq -u",
+        ),
         misses=(f"grep -v -f {first} {second}", f"grep -f {second} {first}", f"cat {first}", f"cat {second}"),
     )
 

@@ -67,7 +67,8 @@ def _place(d: Draw, *, deep: bool) -> str:
 
 
 def _counted(count: int, path: str) -> Printed:
-    return Printed(accept=(str(count), f"{count} {path}"))
+    names = (path, f"./{path}", path.rpartition("/")[2])
+    return Printed(accept=(str(count), *(f"{count} {name}" for name in names)))
 
 
 def _lines(d: Draw, *, deep: bool = False) -> Draft:
@@ -78,6 +79,12 @@ def _lines(d: Draw, *, deep: bool = False) -> Draft:
         slots={"file": path},
         check=_counted(count, path),
         commands=(f"wc -l < {path}",),
+        others=(
+            f"wc -l {path}",
+            f"cat {path} | wc -l",
+            "grep -c '' " + path,
+            f"cd ./$(dirname {path}) && wc -l $(basename {path})",
+        ),
         misses=(f"wc -w < {path}", f"wc {path}", f"cat {path}"),
     )
 
@@ -104,6 +111,11 @@ def _words(d: Draw, *, deep: bool = False) -> Draft:
         slots={"file": path},
         check=_counted(count, path),
         commands=(f"wc -w < {path}",),
+        others=(
+            f"wc -w {path}",
+            f"cat {path} | wc -w",
+            f"wc -w ./{path}",
+        ),
         misses=(f"wc -l < {path}", f"wc {path}", f"cat {path}"),
     )
 
@@ -140,6 +152,11 @@ def _matches(d: Draw, *, deep: bool = False) -> Draft:
         slots={"file": path, "word": word},
         check=_counted(count, path),
         commands=(f"grep -c {word} {path}",),
+        others=(
+            f"grep -cw {word} {path}",
+            f"grep {word} {path} | wc -l",
+            f"cat {path} | grep -c {word}",
+        ),
         misses=(f"grep {word} {path}", f"wc -l < {path}", f"grep -vc {word} {path}"),
     )
 
@@ -168,6 +185,10 @@ def _files(d: Draw) -> Draft:
         slots={"folder": folder},
         check=Printed(accept=(str(count),)),
         commands=(f"ls {folder} | wc -l",),
+        others=(
+            f"find {folder} -type f | wc -l",
+            f"ls -1 {folder}/* | wc -l",
+        ),
         misses=(f"ls {folder}", "ls | wc -l", "find . | wc -l"),
     )
 
@@ -183,6 +204,11 @@ def _files_ending(d: Draw) -> Draft:
         slots={"folder": folder, "ending": ending},
         check=Printed(accept=(str(count),)),
         commands=(f"ls {folder}/*.{ending} | wc -l",),
+        others=(
+            f'find {folder} -name "*.{ending}" | wc -l',
+            f"ls {folder} | grep {ending} | wc -l",
+            f"ls {folder} | grep -c .{ending}",
+        ),
         misses=(f"ls {folder}/*.{ending}", f"ls {folder} | wc -l"),
     )
 

@@ -45,6 +45,10 @@ def _replace(d: Draw, *, deep: bool = False) -> Draft:
         slots={"old": old, "new": new, "file": path},
         check=d.left({path: exactly(*(line.replace(old, new) for line in lines))}),
         commands=(f"sed -i s/{old}/{new}/g {path}",),
+        others=(
+            f"sed -i 's/\\b{old}\\b/{new}/g' {path}",
+            f"sed s/{old}/{new}/g {path} > t && mv t {path}",
+        ),
         misses=(f"sed s/{old}/{new}/g {path}", f"sed -i s/{new}/{old}/g {path}", f"echo {new} > {path}"),
     )
 
@@ -75,6 +79,7 @@ def _drop_word(d: Draw) -> Draft:
         slots={"word": word, "file": path},
         check=d.left({path: exactly(*(line for line in lines if word not in line))}),
         commands=(f"sed -i /{word}/d {path}",),
+        others=(f"grep -v {word} {path} > t && mv t {path}",),
         misses=(f"sed /{word}/d {path}", f"sed -i s/{word}//g {path}", f"rm {path}", f"grep -v {word} {path}"),
     )
 
@@ -87,6 +92,7 @@ def _drop_number(d: Draw) -> Draft:
         slots={"n": str(which), "file": path},
         check=d.left({path: exactly(*(line for n, line in enumerate(lines, 1) if n != which))}),
         commands=(f"sed -i {which}d {path}",),
+        others=(f"awk NR!={which} {path} > t && mv t {path}",),
         misses=(f"sed {which}d {path}", f"sed -i {which - 1}d {path}", f"rm {path}"),
     )
 

@@ -61,6 +61,8 @@ class Draft:
     """The scripted solution, one command a turn."""
     answer: str = ""
     """What a hard task's final message states; empty where nothing is to be said."""
+    others: tuple[str, ...] = ()
+    """Other ordinary commands that solve the task alone and must score 1."""
     misses: tuple[str, ...] = ()
     """Commands that nearly solve the task and must score 0."""
 
@@ -213,5 +215,7 @@ class Scene:
     check: Check
     turns: tuple[str, ...]
     """The scripted solution as assistant turns."""
+    others: tuple[tuple[str, ...], ...] = field(default=())
+    """Whole rollouts, as assistant turns, that solve the task in another way and must score 1."""
     misses: tuple[tuple[str, ...], ...] = field(default=())
     """Whole rollouts, as assistant turns, that must score 0."""

@@ -16,6 +16,14 @@ def _find_name(d: Draw) -> Draft:
         slots={"file": name},
         check=PrintedPaths(accept=(frozenset([path]),)),
         commands=(f"find . -name {name}",),
+        others=(
+            f"find . -type f -name {name}",
+            f"find /work -name {name}",
+            f"find * -name {name}",
+            f"ls */{name}",
+            f"ls -l */{name}",
+            f"find . | grep {name}",
+        ),
         misses=("find .", "ls", f"find . -name {folders[0]}", f"echo {name}"),
     )
 
@@ -30,6 +38,12 @@ def _find_ending(d: Draw) -> Draft:
         slots={"ending": ending},
         check=PrintedPaths(accept=(frozenset(paths),)),
         commands=(f'find . -name "*.{ending}"',),
+        others=(
+            f'find . -type f -name "*.{ending}"',
+            f"ls */*.{ending}",
+            f"ls -1 */*.{ending} | sort -r",
+            f'find /work -name "*.{ending}"',
+        ),
         misses=("find .", "find . -type f", f'find . -name "*.{other}"'),
     )
 
@@ -60,12 +74,25 @@ def _sized(d: Draw, *, folder: str = "") -> list[str]:
     return paths
 
 
+def _named(d: Draw, path: str) -> Printed:
+    """One file, with or without its folder, alone or after its size in bytes."""
+    names = (path, f"./{path}", path.rpartition("/")[2])
+    return Printed(accept=tuple(size + name for size in ("", f"{len(d.files[path])} ") for name in names))
+
+
 def _largest(d: Draw) -> Draft:
     paths = _sized(d)
     return Draft(
         slots={},
-        check=Printed(accept=(paths[-1],)),
+        check=_named(d, paths[-1]),
         commands=("ls -S | head -n 1",),
+        others=(
+            "ls -S * | head -1",
+            "ls -Sr | tail -n 1",
+            "wc -c * | sort -n | tail -n 2 | head -n 1",
+            "du -b * | sort -n | tail -n 1",
+            """find . -type f -printf '%s %p\\n' | sort -n | tail -n 1""",
+        ),
         misses=("ls -S", "ls -S | tail -n 1", f"cat {paths[-1]}"),
     )
 
@@ -77,8 +104,15 @@ def _smallest(d: Draw) -> Draft:
     path = paths[0]
     return Draft(
         slots={"folder": folder},
-        check=Printed(accept=(path, f"./{path}", path.removeprefix(f"{folder}/"))),
+        check=_named(d, path),
         commands=(f"ls -S {folder} | tail -n 1",),
+        others=(
+            f"ls -Sr {folder} | head -n 1",
+            f"ls -S {folder}/* | tail -n 1",
+            f"wc -c {folder}/* | sort -n | head -n 1",
+            f"cd {folder} && ls -S | tail -n 1",
+            f"stat -c '%s %n' {folder}/* | sort -n | head -n 1",
+        ),
         misses=(f"ls -S {folder}", f"ls -S {folder} | head -n 1"),
     )
 

@@ -35,6 +35,11 @@ def _write(d: Draw) -> Draft:
         slots={"file": path, "text": words},
         check=d.left({path: exactly(words)}),
         commands=(f"echo {words} > {path}",),
+        others=(
+            f'echo "{words}" > {path}',
+            f"printf '{words}' > {path}",
+            f"echo {words} | tee {path}",
+        ),
         misses=(f"touch {path}", f"echo {words}", f"echo {path} > {path}"),
     )
 
@@ -47,6 +52,7 @@ def _write_deep(d: Draw) -> Draft:
         slots={"folder": folder, "file": name, "text": words},
         check=d.left({path: exactly(words)}, folders=[folder]),
         commands=(f"mkdir {folder} && echo {words} > {path}",),
+        others=(f'mkdir -p {folder}; echo "{words}" > {path}',),
         misses=(f"mkdir {folder}", f"echo {words} > {path}", f"echo {words} > {name}"),
     )
 
@@ -72,6 +78,10 @@ def _append(d: Draw, *, deep: bool = False) -> Draft:
         slots={"file": path, "text": words},
         check=d.left({path: exactly(*lines, words)}),
         commands=(f"echo {words} >> {path}",),
+        others=(
+            f"echo {words} | tee -a {path}",
+            f"sed -i '$a {words}' {path}",
+        ),
         misses=(f"echo {words} > {path}", f"echo {words}", f"cat {path}"),
     )
 
@@ -97,6 +107,7 @@ def _folder(d: Draw) -> Draft:
         slots={"folder": folder},
         check=d.left({}, folders=[folder]),
         commands=(f"mkdir {folder}",),
+        others=(f"mkdir -p ./{folder}/",),
         misses=(f"touch {folder}", f"mkdir {folder} {folder}2", "mkdir folder"),
     )
 
@@ -108,6 +119,10 @@ def _nested(d: Draw) -> Draft:
         slots={"outer": outer, "inner": inner},
         check=d.left({}, folders=[outer, f"{outer}/{inner}"]),
         commands=(f"mkdir -p {outer}/{inner}",),
+        others=(
+            f"mkdir {outer} {outer}/{inner}",
+            f"mkdir {outer} && cd {outer} && mkdir {inner}",
+        ),
         misses=(f"mkdir {outer}", f"mkdir {outer} {inner}", f"mkdir -p {inner}/{outer}"),
     )
 

@@ -18,6 +18,7 @@ def _copy(d: Draw) -> Draft:
         slots={"old": old, "new": new},
         check=d.left({new: _same(d, old)}),
         commands=(f"cp {old} {new}",),
+        others=(f"cat {old} > {new}",),
         misses=(f"mv {old} {new}", f"touch {new}", f"echo {old} > {new}"),
     )
 
@@ -30,6 +31,7 @@ def _copy_into(d: Draw) -> Draft:
         slots={"old": old, "folder": folder},
         check=d.left({f"{folder}/{old}": _same(d, old)}),
         commands=(f"cp {old} {folder}",),
+        others=(f"cp {old} {folder}/{old}",),
         misses=(f"mv {old} {folder}", f"cp * {folder}", f"touch {folder}/{old}"),
     )
 
@@ -54,6 +56,7 @@ def _rename(d: Draw) -> Draft:
         slots={"old": old, "new": new},
         check=d.left({new: _same(d, old), old: None}),
         commands=(f"mv {old} {new}",),
+        others=(f"cp {old} {new} && rm {old}",),
         misses=(f"cp {old} {new}", f"rm {old}", f"touch {new}"),
     )
 
@@ -66,6 +69,7 @@ def _move_into(d: Draw) -> Draft:
         slots={"old": old, "folder": folder},
         check=d.left({f"{folder}/{old}": _same(d, old), old: None}),
         commands=(f"mv {old} {folder}",),
+        others=(f"mv ./{old} {folder}/",),
         misses=(f"cp {old} {folder}", f"mv * {folder}", f"rm {old}"),
     )
 
@@ -91,6 +95,7 @@ def _delete(d: Draw) -> Draft:
         slots={"file": old},
         check=d.left({old: None}),
         commands=(f"rm {old}",),
+        others=(f"rm -f ./{old}",),
         misses=("rm *", f"rm {others[0]}", f"> {old}"),
     )
 
@@ -103,6 +108,7 @@ def _delete_ending(d: Draw) -> Draft:
         slots={"ending": ending},
         check=d.left(dict.fromkeys(gone)),
         commands=(f"rm *.{ending}",),
+        others=(f'find . -name "*.{ending}" -delete',),
         misses=("rm *", f"rm {gone[0]}", f"rm {kept[0]}"),
     )
 

@@ -17,6 +17,10 @@ def _runnable(d: Draw) -> Draft:
         slots={"file": path},
         check=both(Runnable(paths=frozenset([path])), d.left({})),
         commands=(f"chmod +x {path}",),
+        others=(
+            f"chmod u+x {path}",
+            f"chmod 755 ./{path}",
+        ),
         misses=(f"chmod -x {path}", f"sh {path}", f"chmod +x {other}", "chmod +x *"),
     )
 
@@ -28,6 +32,10 @@ def _runnable_all(d: Draw) -> Draft:
         slots={},
         check=both(Runnable(paths=frozenset(paths)), d.left({})),
         commands=("chmod +x *.sh",),
+        others=(
+            'find . -name "*.sh" -exec chmod +x {} +',
+            "chmod a+x *.sh",
+        ),
         misses=(f"chmod +x {paths[0]}", "chmod +x *", "ls *.sh"),
     )
 

@@ -16,6 +16,10 @@ def _show(d: Draw) -> Draft:
         slots={"file": path},
         check=Printed(accept=("\n".join(lines),)),
         commands=(f"cat {path}",),
+        others=(
+            f"cat < {path}",
+            f"head -n 100 {path}",
+        ),
         misses=("ls", f"head -n 1 {path}"),
     )
 
@@ -28,6 +32,10 @@ def _show_two(d: Draw) -> Draft:
         slots={"file": first, "second": second},
         check=Printed(accept=("\n".join(lines + more),)),
         commands=(f"cat {first} {second}",),
+        others=(
+            f"cat {first}; cat {second}",
+            f"cat {first} && cat {second}",
+        ),
         misses=(f"cat {second} {first}", f"cat {first}", f"cat {second}"),
     )
 
@@ -56,6 +64,10 @@ def _end(d: Draw, tool: str, *, deep: bool) -> Draft:
         slots={"file": path, "count": str(count)},
         check=Printed(accept=("\n".join(wanted),)),
         commands=(f"{tool} -n {count} {path}",),
+        others=(
+            f"{tool} -{count} {path}",
+            f"cat {path} | {tool} -n {count}",
+        ),
         misses=(f"cat {path}", f"{tool} -n {count + 1} {path}", f"{other} -n {count} {path}"),
     )
 
@@ -84,6 +96,10 @@ def _nth(d: Draw) -> Draft:
         slots={"file": path, "n": str(which)},
         check=Printed(accept=(lines[which - 1],)),
         commands=(f"sed -n {which}p {path}",),
+        others=(
+            f"head -n {which} {path} | tail -n 1",
+            f"awk NR=={which} {path}",
+        ),
         misses=(f"head -n {which} {path}", f"cat {path}", f"sed -n {which + 1}p {path}"),
     )
 
@@ -97,6 +113,10 @@ def _span(d: Draw) -> Draft:
         slots={"file": path, "first": str(first), "last": str(last)},
         check=Printed(accept=("\n".join(lines[first - 1 : last]),)),
         commands=(f"sed -n {first},{last}p {path}",),
+        others=(
+            f"head -n {last} {path} | tail -n +{first}",
+            f"awk 'NR>={first} && NR<={last}' {path}",
+        ),
         misses=(f"head -n {last} {path}", f"sed -n {first}p {path}"),
     )
 

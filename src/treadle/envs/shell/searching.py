@@ -24,6 +24,11 @@ def _find_lines(d: Draw, *, without: bool = False) -> Draft:
         slots={"file": path, "word": word},
         check=Printed(accept=("\n".join(chosen), _numbered(lines, chosen))),
         commands=(right if without else wrong,),
+        others=(
+            (right if without else wrong).replace("grep ", "grep -n "),
+            (right if without else wrong).replace("grep ", "grep -w "),
+            f"cat {path} | grep {'-v ' if without else ''}{word}",
+        ),
         misses=(wrong if without else right, f"cat {path}", f"grep -c {word} {path}"),
     )
 
@@ -60,11 +65,20 @@ def _which_file(d: Draw, *, deep: bool = False) -> Draft:
     if deep:
         d.crowd(2, avoid=[word])
     forms = {path, path.removeprefix(f"{folder}/")}
-    accept = [form + end for form in forms | {f"./{path}"} for end in ("", f":{line}")]
+    number = d.files[path].decode().splitlines().index(line) + 1
+    accept = [form + end for form in forms | {f"./{path}"} for end in ("", f":{line}", f":{number}:{line}")]
     return Draft(
         slots={"word": word, "folder": folder},
         check=Printed(accept=tuple(sorted(accept))),
         commands=(f"grep -rl {word} {folder}" if deep else f"grep -l {word} *",),
+        others=(
+            f"grep -rl {word} {folder}",
+            f"grep -r {word} {folder or '.'}",
+            f"grep -l {word} {folder or '.'}/*",
+            f"grep -n {word} {folder or '.'}/*",
+            f"grep -rlw {word} .",
+            f"cd ./{folder} && grep -l {word} *",
+        ),
         misses=(f"grep -rL {word} .", "ls", f"grep -h {word} {folder or '.'}/*", f"find . -name {word}"),
     )
 

@@ -23,6 +23,10 @@ def _sort(d: Draw, *, backwards: bool = False) -> Draft:
         slots={"file": path},
         check=Printed(accept=("\n".join(sorted(words, reverse=backwards)),)),
         commands=(right,),
+        others=(
+            f"cat {path} | {right.removesuffix(path)}",
+            *([f"sort {path} | tac"] if backwards else []),
+        ),
         misses=(wrong, f"cat {path}", f"tac {path}"),
     )
 
@@ -57,6 +61,11 @@ def _unique(d: Draw) -> Draft:
         slots={"file": path},
         check=Printed(accept=("\n".join(sorted(set(lines))),)),
         commands=(f"sort -u {path}",),
+        others=(
+            f"sort {path} | uniq",
+            f"cat {path} | sort -u",
+            f"awk '!s[$0]++' {path} | sort",
+        ),
         misses=(f"sort {path}", f"cat {path}", f"sort {path} | uniq -d"),
     )
 
@@ -68,6 +77,10 @@ def _different(d: Draw) -> Draft:
         slots={"file": path},
         check=Printed(accept=(str(len(set(lines))),)),
         commands=(f"sort -u {path} | wc -l",),
+        others=(
+            f"sort {path} | uniq | wc -l",
+            f"cat {path} | sort -u | wc -l",
+        ),
         misses=(f"wc -l < {path}", f"sort -u {path}"),
     )
 

@@ -99,6 +99,7 @@ def _scene(draw: Draw, draft: Draft, prompt: str) -> Scene:
         folders=frozenset(draw.folders),
         check=draft.check,
         turns=(*work, closing),
+        others=tuple((block(command), DONE) for command in draft.others),
         misses=_misses(draft, prompt, work),
     )
 
