@@ -22,8 +22,8 @@ something to find out (mostly a note that names a file, a word, a number), goes 
 it, and ends with the answer said in the final message; where files are to be changed, they are checked as well.
 
 Train and held-out tasks share no wording and no name of a file or folder. A wording of the held-out split asks for
-the same in another sentence. Each task carries a scripted solution, other ways to it, and near misses (`taskset.scene`): the tests play
-all of them in the sandbox.
+the same in another sentence. Each task carries a scripted solution, other ordinary ways to solve it, and near misses
+(`taskset.scene`): the tests play all of them in the sandbox.
 """
 
 from treadle.envs.shell.env import ShellEnv
