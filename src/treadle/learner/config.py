@@ -34,6 +34,8 @@ class LearnerConfig:
 
     Activations grow with it (a 135M model: about 1.5 MB per token), speed hardly does beyond a thousand.
     """
+    weave_tolerance: float | None = 1e-4
+    """How far recorded log-probs of equal tokens in equal contexts may differ to be computed once; None never joins."""
     attention: str = "node"
     """`node` (one call per node of the tree) or `sdpa` (one call with a dense mask)."""
     temperature: float = 1.0
@@ -56,6 +58,8 @@ class LearnerConfig:
         for key, value in (("weight_decay", self.weight_decay), ("warmup_updates", self.warmup_updates)):
             if value < 0:
                 raise ConfigError(f"learner.{key}: got {value}, expected >= 0")
+        if self.weave_tolerance is not None and not self.weave_tolerance >= 0:
+            raise ConfigError(f"learner.weave_tolerance: got {self.weave_tolerance}, expected >= 0 or none")
         if self.schedule not in SCHEDULES:
             raise ConfigError(f"learner.schedule: got {self.schedule!r}, expected one of {', '.join(SCHEDULES)}")
         if self.attention not in ATTENTION:

@@ -44,9 +44,9 @@ class UpdateReport:
     """Before clipping."""
     lr: float
     tokens_trained: int
-    """Loss edges."""
+    """Action tokens that the loss edges stand for."""
     tokens_forward: int
-    """Tokens that went through the model, replicated context included."""
+    """Tokens that went through the model: equal ones in equal contexts once, replicated context included."""
     packs: int
     seconds: float
     skipped: str = ""
@@ -95,7 +95,8 @@ class Learner:
             self._drop_gradients()
         self.updates += 1
         return UpdateReport(
-            version=self.policy.version, loss=total, grad_norm=norm, lr=lr, tokens_trained=edges,
+            version=self.policy.version, loss=total, grad_norm=norm, lr=lr,
+            tokens_trained=sum(batch.trained for batch in packs),
             tokens_forward=sum(batch.tokens for batch in packs), packs=len(packs), skipped=skipped,
             seconds=self._clock.now() - started, stats={key: number / max(edges, 1) for key, number in sums.items()},
         )

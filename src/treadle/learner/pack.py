@@ -8,16 +8,18 @@ token, else tgt - 1. A branch point stands in several edges, a token of the worl
 A forest over the token budget becomes several packs: a pack takes leaves in order until the union of their root-to-leaf
 paths would pass the budget. Ancestors are replicated as loss-free context; every edge is paid in exactly one pack, so
 losses and gradients add up exactly, whatever the budget. A single path over the budget gets a pack of its own.
-Segments without anything to train at or below them are left out.
+Segments without anything to train at or below them are left out. What is laid out are not segments but `weave`'s
+strands: segments of their own, or with equal beginnings joined.
 
-`nodes` is the same tree for per-node attention, with chains merged: a segment whose only child in the pack follows it
+`nodes` is the same tree for per-node attention, with chains merged: a strand whose only child in the pack follows it
 forms one node with that child, so a plain rollout of many turns is one node below the prompt it shares.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,6 +28,7 @@ from torch import Tensor
 
 from treadle.algorithms.credit import Collapsed
 from treadle.algorithms.losses import LossTerms
+from treadle.learner.weave import Strand, weave
 from treadle.trajectory.forest import Forest, Index
 
 
@@ -56,9 +59,11 @@ class PackedBatch:
     """long[E] ... this token. Strictly increasing."""
     terms: LossTerms
     row: Index
-    """[E] forest row of the target's segment."""
+    """[E] forest row of the target's segment; the first one where several were woven together."""
     offset: Index
-    """[E] place of the target within its segment."""
+    """[E] place of the target within that segment."""
+    copies: Index
+    """[E] action tokens of the forest that this edge stands for."""
     nodes: tuple[Node, ...]
     """Together they cover 0 .. T, in order."""
 
@@ -72,44 +77,47 @@ class PackedBatch:
         """E."""
         return len(self.tgt)
 
+    @property
+    def trained(self) -> int:
+        """Action tokens of the forest that the edges stand for."""
+        return int(self.copies.sum())
 
-def pack(forest: Forest, collapsed: Collapsed, *, denominator: float, budget_tokens: int) -> list[PackedBatch]:
+
+def pack(
+    forest: Forest, collapsed: Collapsed, *, denominator: float, budget_tokens: int, tolerance: float | None = None
+) -> list[PackedBatch]:
     """Packs of at most `budget_tokens` tokens (a longer single path gets its own); none when nothing trains.
 
-    Raises ValueError for a budget below 1 or a denominator that is not positive.
+    `tolerance` is how far log-probs may differ for equal tokens in equal contexts to be one (see `weave`); None keeps
+    every token of every segment apart. Raises ValueError for a budget below 1 or a denominator that is not positive.
     """
     if budget_tokens < 1:
         raise ValueError(f"budget_tokens: got {budget_tokens}, expected >= 1")
     if not denominator > 0:
         raise ValueError(f"denominator: got {denominator}, expected > 0")
-    trains = forest.action & (collapsed.mass > 0)
-    tree = _Tree(forest, trains)
-    paid = np.zeros(len(forest), dtype=bool)
+    strands = weave(forest, collapsed, tolerance=tolerance)
+    paid = np.zeros(len(strands), dtype=bool)
     packs: list[PackedBatch] = []
-    for order in tree.split(budget_tokens):
-        owned = trains[order] & ~paid[order]
+    for order in _Tree(strands).split(budget_tokens):
+        owned = ~paid[order]
         paid[order] = True
-        packs.append(_lay_out(forest, collapsed, denominator, order, owned))
+        packs.append(_lay_out(strands, denominator, order, owned))
     return packs
 
 
 class _Tree:
-    """The context tree of the rows with something to train at or below them."""
+    """The context tree of the strands."""
 
-    def __init__(self, forest: Forest, trains: NDArray[np.bool_]) -> None:
-        self.parent = forest.parent
-        self.length = forest.length
-        kept = trains.copy()
-        for i in range(len(forest) - 1, -1, -1):
-            if kept[i] and self.parent[i] >= 0:
-                kept[self.parent[i]] = True
-        self.children: list[list[int]] = [[] for _ in range(len(forest))]
+    def __init__(self, strands: Sequence[Strand]) -> None:
+        self.parent = np.array([strand.parent for strand in strands], dtype=np.int64)
+        self.length = np.array([len(strand) for strand in strands], dtype=np.int64)
+        self.children: list[list[int]] = [[] for _ in strands]
         self.roots: list[int] = []
-        for i in np.flatnonzero(kept).tolist():
-            (self.children[self.parent[i]] if self.parent[i] >= 0 else self.roots).append(i)
+        for i, strand in enumerate(strands):
+            (self.children[strand.parent] if strand.parent >= 0 else self.roots).append(i)
 
     def split(self, budget: int) -> Iterator[Index]:
-        """Rows of each pack in depth-first pre-order."""
+        """Strands of each pack in depth-first pre-order."""
         order: list[int] = []
         held: set[int] = set()
         size = 0
@@ -143,13 +151,14 @@ class _Tree:
 
 
 def _lay_out(
-    forest: Forest, collapsed: Collapsed, denominator: float, order: Index, owned: NDArray[np.bool_]
+    strands: Sequence[Strand], denominator: float, order: Index, owned: NDArray[np.bool_]
 ) -> PackedBatch:
-    """One pack from its rows in pre-order; `owned` marks the rows whose edges it pays."""
+    """One pack from its strands in pre-order; `owned` marks the strands whose edges it pays."""
     n = len(order)
-    place = {int(row): i for i, row in enumerate(order)}
-    parent = np.array([place.get(int(forest.parent[row]), -1) for row in order], dtype=np.int64)
-    length = forest.length[order]
+    chosen = [strands[i] for i in order]
+    place = {int(strand): i for i, strand in enumerate(order)}
+    parent = np.array([place.get(strand.parent, -1) for strand in chosen], dtype=np.int64)
+    length = np.array([len(strand) for strand in chosen], dtype=np.int64)
     start = np.concatenate([[0], np.cumsum(length)[:-1]])
     depth = np.zeros(n, dtype=np.int64)
     end = start + length
@@ -161,30 +170,24 @@ def _lay_out(
             end[parent[i]] = max(end[parent[i]], end[i])
     within = np.arange(int(length.sum())) - np.repeat(start, length)
 
-    which = np.repeat(np.arange(n), length)  # [T] pack row of each token
+    which = np.repeat(np.arange(n), length)  # [T] place of each token's strand
     before = np.where(parent >= 0, start[parent] + length[parent] - 1, -1)
     source = np.where(within > 0, np.arange(len(which)) - 1, before[which])  # [T]
-    tgt = np.flatnonzero(owned[which] & (source >= 0))
-    row, offset = order[which[tgt]], within[tgt]
-    ids = np.concatenate([forest.segments[i].ids for i in order])
+    mass = np.concatenate([strand.mass for strand in chosen])
+    tgt = np.flatnonzero(owned[which] & (source >= 0) & (mass > 0))
+
+    def edges(name: str) -> NDArray[Any]:
+        return np.asarray(np.concatenate([getattr(strand, name) for strand in chosen])[tgt])
+
     return PackedBatch(
-        ids=_long(ids), pos=_long(depth[which] + within), end=_long(end[which]), src=_long(source[tgt]),
-        tgt=_long(tgt), row=row, offset=offset, nodes=_merge(start, length, parent),
+        ids=_long(np.concatenate([strand.ids for strand in chosen])), pos=_long(depth[which] + within),
+        end=_long(end[which]), src=_long(source[tgt]), tgt=_long(tgt), row=edges("row"), offset=edges("offset"),
+        copies=edges("copies"), nodes=_merge(start, length, parent),
         terms=LossTerms(
-            old=torch.from_numpy(_behaviour(forest, order)[tgt]),
-            pos_w=torch.from_numpy(collapsed.pos[row]), neg_w=torch.from_numpy(collapsed.neg[row]),
-            mass=torch.from_numpy(collapsed.mass[row]), denominator=denominator,
+            old=torch.from_numpy(edges("old")), pos_w=torch.from_numpy(edges("pos")),
+            neg_w=torch.from_numpy(edges("neg")), mass=torch.from_numpy(mass[tgt]), denominator=denominator,
         ),
     )
-
-
-def _behaviour(forest: Forest, order: Index) -> NDArray[np.float64]:
-    """[T] recorded log-probs; NaN where the policy did not sample."""
-    columns = []
-    for i in order:
-        segment = forest.segments[i]
-        columns.append(np.full(len(segment), np.nan) if segment.logprobs is None else segment.logprobs)
-    return np.concatenate(columns).astype(np.float64)
 
 
 def _merge(start: Index, length: Index, parent: Index) -> tuple[Node, ...]:

@@ -88,7 +88,8 @@ class LearnerTrainer:
         forest = Forest.of(groups)
         collapsed, denominator = assign(forest, self.rule, self.aggregation)
         packs = pack(
-            forest, collapsed, denominator=denominator, budget_tokens=self.learner.config.tokens_per_pack
+            forest, collapsed, denominator=denominator, budget_tokens=self.learner.config.tokens_per_pack,
+            tolerance=self.learner.config.weave_tolerance,
         )
         report = self.learner.update(packs, self.loss)
         return TrainReport(
