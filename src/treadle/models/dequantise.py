@@ -7,6 +7,7 @@ result is what `from_pretrained(gguf_file=...)` gives, without needing accelerat
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from gguf import GGUFReader
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, modeling_gguf_pytorch_utils
@@ -25,6 +27,16 @@ from treadle.models.quiet import quiet
 reader: Any = modeling_gguf_pytorch_utils
 """transformers' GGUF reader, which is not annotated."""
 builder: Any = AutoModelForCausalLM
+PRE_TOKENIZERS: dict[str, dict[str, Any]] = {
+    "smollm": {
+        "type": "Sequence",
+        "pretokenizers": [
+            {"type": "Digits", "individual_digits": True},
+            {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
+        ],
+    },
+}
+"""What a GGUF file calls its pre-tokenizer to what it is, where transformers' converter takes a plainer one."""
 HEADROOM_BYTES = 64 << 20
 """Disk space that stays free after the weights are written: tokenizer, file system, a run's first records."""
 
@@ -56,6 +68,25 @@ def dequantise(ref: str, file: Path, folder: Path) -> None:
     config.dtype = "float32"
     config.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    _mend_tokenizer(file, folder / "tokenizer.json")
+
+
+def _mend_tokenizer(file: Path, saved: Path) -> None:
+    """Split digits where the file says that the model was trained so; transformers' converter does not.
+
+    White space before a digit is then a token of its own, as it was in training: a shell's output is full of it.
+    """
+    wanted = PRE_TOKENIZERS.get(_text_field(file, "tokenizer.ggml.pre"))
+    if wanted is None:
+        return
+    content = json.loads(saved.read_text(encoding="utf-8"))
+    content["pre_tokenizer"] = wanted
+    saved.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+
+
+def _text_field(file: Path, name: str) -> str:
+    field = GGUFReader(file).get_field(name)
+    return str(field.contents()) if field is not None else ""
 
 
 def _weights(file: Path, module: Any) -> dict[str, Tensor]:

@@ -27,7 +27,7 @@ from treadle.models.folders import atomic_folder, discard
 
 MARKER = "treadle-source.json"
 """Written last into an unpacked folder: layout, origin, and the size of every other file."""
-LAYOUT = 1
+LAYOUT = 2
 """Changes when unpacking changes; other layouts are unpacked anew."""
 SAMPLE_BYTES = 1 << 20
 """How much of a GGUF file's head and tail goes into its cache key, beside its size."""

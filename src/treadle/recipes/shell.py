@@ -20,13 +20,13 @@ def shell() -> Recipe:
         world=ShellWorld(),
         limits=RolloutLimits(max_turns=4, max_tokens_per_turn=48, max_context=512),
         rewards=Rewards(main="correct"),
-        engine=EngineConfig(slots=64, context=512),
+        engine=EngineConfig(slots=64, context=512, kv_budget_tokens=24576),
         coldstart=ColdStartPlan(
             demonstrations=DemonstrationPlan(most=96, per_family=4),
             training=ColdStartConfig(epochs=3, demonstrations_per_update=8),
-            learner=LearnerConfig(lr=5e-5),
+            learner=LearnerConfig(lr=5e-5, tokens_per_pack=1024),
         ),
-        learner=LearnerConfig(lr=1e-5),
+        learner=LearnerConfig(lr=1e-5, tokens_per_pack=1024),
         pipeline=PipelineConfig(group_size=8, groups_per_update=8, updates=30),
         evaluation=EvaluationConfig(tasks=300, untouched_tasks=60),
     )
@@ -36,17 +36,17 @@ def shell_smoke() -> Recipe:
     """The whole way of `shell` in small: a tiny random model learns one command by heart and is paid for it."""
     return Recipe(
         name="shell-smoke",
-        world=ShellWorld(families=("largest-file",), train_levels=("easy",)),
+        world=ShellWorld(families=("largest-file",), train_levels=("easy",), heldout_levels=("easy",)),
         model="tiny",
         limits=RolloutLimits(max_turns=2, max_tokens_per_turn=40, max_context=512),
         rewards=Rewards(main="correct"),
         engine=EngineConfig(slots=32, context=512),
         coldstart=ColdStartPlan(
             demonstrations=DemonstrationPlan(most=8, per_family=8),
-            training=ColdStartConfig(epochs=40, demonstrations_per_update=4),
-            learner=LearnerConfig(lr=1e-2),
+            training=ColdStartConfig(epochs=32, demonstrations_per_update=4),
+            learner=LearnerConfig(lr=5e-3),
         ),
-        learner=LearnerConfig(lr=2e-3),
+        learner=LearnerConfig(lr=3e-4),
         pipeline=PipelineConfig(group_size=8, groups_per_update=4, updates=3),
         evaluation=EvaluationConfig(tasks=6),
     )
