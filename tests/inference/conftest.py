@@ -45,6 +45,14 @@ class Lab:
     async def all(self, engine: LocalEngine, *requests: Request) -> list[Completion]:
         return await self.soon(asyncio.gather(*(engine.generate(r) for r in requests)))
 
+    async def turn(self, times: int = 1) -> None:
+        """Let the event loop go round, without a wait."""
+        for _ in range(times):
+            loop = asyncio.get_running_loop()
+            future = loop.create_future()
+            loop.call_soon(future.set_result, None)
+            await future
+
     def counts(self, engine: LocalEngine, *names: str) -> tuple[int, ...]:
         values = engine.statistics().values
         return tuple(int(values[n]) for n in names)

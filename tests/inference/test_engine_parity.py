@@ -99,8 +99,7 @@ async def test_company_does_not_change_what_a_request_samples(lab: Lab) -> None:
     async with lab.engine() as engine:
         with lab.policy.gate.write("test"):  # all of them are there before the first step: the same batches each time
             together = asyncio.ensure_future(lab.all(engine, *requests))
-            for _ in range(3):
-                await asyncio.sleep(0)
+            await lab.turn(3)
         company = await together
     async with lab.engine() as engine:
         alone = [(await lab.all(engine, r))[0] for r in requests]

@@ -109,7 +109,7 @@ async def test_priorities_order_the_queue_and_ties_go_by_arrival(lab: Lab) -> No
             tasks = [
                 asyncio.ensure_future(run(engine, n, p)) for n, p in (("a", 5), ("b", 1), ("c", 5), ("d", 0), ("e", 1))
             ]
-            await asyncio.sleep(0)
+            await lab.turn()
         await lab.soon(asyncio.gather(*tasks))
     assert finished == ["d", "b", "e", "a", "c"]
 
@@ -134,9 +134,9 @@ async def test_a_waiting_request_can_be_cancelled(lab: Lab) -> None:
     async with lab.engine(slots=1) as engine:
         with lab.policy.gate.write("test"):
             tasks = [asyncio.ensure_future(engine.generate(lab.ask(lab.ids(6), n))) for n in "abc"]
-            await asyncio.sleep(0)
+            await lab.turn()
             tasks[1].cancel()
-            await asyncio.sleep(0)
+            await lab.turn()
         done = await lab.soon(asyncio.gather(*tasks, return_exceptions=True))
         assert [isinstance(d, asyncio.CancelledError) for d in done] == [False, True, False]
         assert engine.load_signal().waiting == 0
@@ -224,7 +224,7 @@ async def test_the_event_loop_stays_free_while_the_engine_steps(lab: Lab) -> Non
         task = asyncio.ensure_future(engine.generate(lab.ask(lab.ids(5), max_tokens=200)))
         turns = 0
         while not task.done():
-            await asyncio.sleep(0)
+            await lab.turn()
             turns += 1
     assert turns > 200
 

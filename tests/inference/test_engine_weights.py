@@ -83,7 +83,7 @@ async def test_recompute_in_flight_remembers_the_age_of_what_it_sampled(lab: Lab
         lab.after_logits(5, lambda: (lab.new_version(), engine._worker.renew(1, recompute=False), None)[-1])
         task = asyncio.ensure_future(engine.generate(lab.ask(lab.ids(20), max_tokens=200, cache=hint("r"))))
         while lab.policy.version == 0:
-            await asyncio.sleep(0)
+            await lab.turn()
         await engine.load(WeightRef(version=1), LoadMode.RECOMPUTE)
         done = await lab.soon(task)
         assert engine.statistics().values["prefilled_tokens"] > 20
@@ -94,17 +94,17 @@ async def test_drain_lets_what_runs_end_and_starts_nothing_new_before(lab: Lab) 
     async with lab.engine(slots=2) as engine:
         with lab.policy.gate.write("test"):
             early = [asyncio.ensure_future(engine.generate(lab.ask(lab.ids(6), n, max_tokens=20))) for n in "ab"]
-            await asyncio.sleep(0)
+            await lab.turn()
         while engine.load_signal().running < 2:
-            await asyncio.sleep(0)
+            await lab.turn()
         load = asyncio.ensure_future(engine.load(WeightRef(version=0), LoadMode.DRAIN))
-        await asyncio.sleep(0)
+        await lab.turn()
         late = asyncio.ensure_future(engine.generate(lab.ask(lab.ids(6), "c")))
         order: list[str] = []
         for name, future in (("a", early[0]), ("load", load), ("late", late)):
             future.add_done_callback(lambda _, name=name: order.append(name))
         await lab.soon(asyncio.gather(*early, load, late))
-        await asyncio.sleep(0)
+        await lab.turn()
     assert order == ["a", "load", "late"]
 
 

@@ -87,6 +87,7 @@ class LocalEngine:
         self._worker.post(lambda: self._worker.submit(flight))
         try:
             return await self._await(future, f"a request of {flight.prompt_len} prompt tokens")
+        # Whatever ends the wait, cancellation above all: the flight must not go on for nobody. It is raised again.
         except BaseException:
             self._worker.post(lambda: self._worker.cancel(flight))
             raise
