@@ -16,7 +16,7 @@ from treadle.learner.config import LearnerConfig
 from treadle.learner.learner import Learner
 from treadle.learner.pack import pack
 from treadle.models.attention import CausalPlan
-from treadle.models.policy import Policy
+from treadle.models.policy import Policy, Scaling
 from treadle.testing.forest_edits import cut_actions, shuffle_siblings
 from treadle.testing.forests import Node, grow
 from treadle.testing.random_forests import Growth, random_tree
@@ -191,8 +191,8 @@ def test_a_temperature_divides_the_logits(policy64: Policy):
 
 def test_a_head_that_is_not_a_plain_product_goes_through_autograd(policy64: Policy, monkeypatch: pytest.MonkeyPatch):
     forest = forest_of(trees(4))
-    plain = policy64.logits
-    monkeypatch.setattr(policy64, "logits", lambda states: 5 * torch.tanh(plain(states) / 5))
+    monkeypatch.setattr(policy64, "_scaling", Scaling(factor=0.5, cap=5.0))
+    assert policy64.head_weight is None
     expected_loss, expected = one_path_at_a_time(policy64, forest)
     got_loss, got, _ = packed(policy64, forest, 40)
     assert relative(got, expected) < 1e-12

@@ -1,14 +1,12 @@
 """Checkpoints of a learner: `model/` as transformers reads it, `optimiser.safetensors`, `learner.json`.
 
-A checkpoint is written into a folder beside its place and moved there when it is whole, so a reader never sees half of
-one. Optimiser moments are keyed by parameter name, not by position.
+A checkpoint appears in one rename, when every byte is on the disk, so a reader never sees half of one. Moments of the
+optimiser are keyed by parameter name, not by position.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from treadle.core.errors import StoreError
+from treadle.models.folders import atomic_folder
 from treadle.models.policy import Policy
 
 FORMAT = 1
@@ -25,19 +24,13 @@ FORMAT = 1
 
 def save(folder: Path, policy: Policy, optimiser: torch.optim.Optimizer, *, updates: int) -> None:
     """Write a checkpoint; one that is there already is replaced. Raises StoreError when the disk refuses."""
-    fresh = folder.with_name(f".{folder.name}.part")
+    facts = {"format": FORMAT, "version": policy.version, "updates": updates}
     try:
-        shutil.rmtree(fresh, ignore_errors=True)
-        fresh.mkdir(parents=True)
-        policy.save(fresh / "model")
-        save_file(_moments(policy, optimiser), fresh / "optimiser.safetensors")
-        facts = {"format": FORMAT, "version": policy.version, "updates": updates}
-        (fresh / "learner.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-        for part in (fresh / "optimiser.safetensors", fresh / "learner.json", fresh):
-            _flush(part)
-        _replace(fresh, folder)
+        with atomic_folder(folder, replace=True) as fresh:
+            policy.save(fresh / "model")
+            save_file(_moments(policy, optimiser), fresh / "optimiser.safetensors")
+            (fresh / "learner.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
-        shutil.rmtree(fresh, ignore_errors=True)
         raise StoreError(f"checkpoint {folder}: cannot write ({error}); free disk space or name another") from error
 
 
@@ -77,22 +70,3 @@ def _load_moments(policy: Policy, optimiser: torch.optim.Optimizer, moments: dic
     for name, parameter in policy.module.named_parameters():
         if name in by_name:
             states[parameter] = {key: value.to(parameter.device) for key, value in by_name[name].items()}
-
-
-def _flush(path: Path) -> None:
-    """Have the operating system write a file or folder to disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _replace(fresh: Path, folder: Path) -> None:
-    """Put `fresh` where `folder` is."""
-    old = folder.with_name(f".{folder.name}.old")
-    shutil.rmtree(old, ignore_errors=True)
-    if folder.exists():
-        folder.rename(old)
-    fresh.rename(folder)
-    shutil.rmtree(old, ignore_errors=True)

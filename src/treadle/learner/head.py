@@ -5,8 +5,8 @@ edges, so nothing needs them all at once: a run of rows goes through the head, i
 loss's gradient, and the same buffer becomes the gradient of the logits, in place. Per run there are three matrix
 products (logits, gradient of the states, gradient of the weight) and nothing is computed twice.
 
-A plain linear head, which is what nearly every model has, takes this path; whether a head is one is tried at the
-start, not assumed. Any other head (bias, scaling, soft-cap) goes through autograd, run by run.
+A plain linear head, which is what nearly every model has, takes this path. Any other head (bias, scaling, soft-cap)
+goes through autograd, run by run, and so does one in half precision, whose exponentials must not be kept in it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Head:
         self._policy = policy
         self._rows = rows
         self._temperature = temperature
-        self._weight = _linear_weight(policy)
+        self._weight = _exact_weight(policy)
 
     def logprobs(self, states: Tensor, targets: Tensor) -> Tensor:
         """log p(target) per edge, [E], without gradients. states [E, hidden], targets long[E]."""
@@ -110,15 +110,7 @@ def _runs(count: int, size: int) -> Iterator[tuple[int, int]]:
     return ((a, min(a + size, count)) for a in range(0, count, size))
 
 
-def _linear_weight(policy: Policy) -> Tensor | None:
-    """The head's weight [V, hidden] when `policy.logits` is nothing but a product with it; else None."""
-    weight = getattr(policy.module.get_output_embeddings(), "weight", None)
-    if not isinstance(weight, torch.nn.Parameter) or weight.dtype not in (torch.float32, torch.float64):
-        return None
-    if weight.ndim != 2 or weight.shape[1] != policy.dims.hidden:
-        return None
-    with torch.no_grad():
-        probe = torch.linspace(-3, 3, 2 * policy.dims.hidden, device=weight.device, dtype=weight.dtype)
-        states = probe.view(2, -1).sin() * 4
-        same = torch.allclose(policy.logits(states), states @ weight.T, rtol=1e-4, atol=1e-4)
-    return weight if same else None
+def _exact_weight(policy: Policy) -> Tensor | None:
+    """[V, hidden] of a head that is nothing but a product, in a precision to add up in; else None."""
+    weight = policy.head_weight
+    return weight if weight is not None and weight.dtype in (torch.float32, torch.float64) else None
