@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from treadle.algorithms.aggregation import AGGREGATIONS
 from treadle.algorithms.credit import NodeCredit, PathCredit
 from treadle.algorithms.rules import RULES, aggregation, rule
-from treadle.testing.check_credit import check_credit
+from treadle.testing import check_credit
 from treadle.trajectory.forest import Forest
 
 

@@ -18,7 +18,7 @@ from treadle.envs import grading
 from treadle.envs.bubblewrap import BubblewrapSandbox
 from treadle.envs.channel import MOST_COMMAND_BYTES
 from treadle.envs.sandbox import MIB, SandboxLimits
-from treadle.testing.check_sandbox import check_sandbox
+from treadle.testing import check_sandbox
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -20,7 +20,7 @@ from treadle.envs.host import EnvHost, HostConfig, Opened, Score
 from treadle.envs.step import Step
 from treadle.envs.task import Task
 from treadle.envs.tools import tool
-from treadle.testing.check_env import check_env
+from treadle.testing import check_env
 
 TASK = Task(id="t", prompt="guess", data={"hi": 9})
 SHORT = HostConfig(setup_s=0.05, step_s=0.05, score_s=0.05, close_s=0.05, score_retries=1)

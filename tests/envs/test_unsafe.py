@@ -10,7 +10,7 @@ import pytest
 from treadle.core.errors import SandboxError
 from treadle.envs import grading
 from treadle.envs.unsafe import UnsafeSandbox
-from treadle.testing.check_sandbox import check_sandbox
+from treadle.testing import check_sandbox
 
 
 async def until(condition: Callable[[], bool]) -> None:

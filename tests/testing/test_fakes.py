@@ -111,6 +111,8 @@ def test_the_byte_renderer_bridges_without_a_second_end():
 
 def test_public_names_load_when_asked_for():
     assert fakes.VirtualClock is VirtualClock
-    assert set(fakes.__all__) >= {"EchoEnv", "ScriptedEngine", "VirtualClock"}
+    kits = {"check_credit", "check_engine", "check_env", "check_sandbox"}
+    assert set(fakes.__all__) >= {"EchoEnv", "ScriptedEngine", "VirtualClock"} | kits
+    assert all(callable(getattr(fakes, name)) for name in fakes.__all__)
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = fakes.Nothing

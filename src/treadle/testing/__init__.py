@@ -3,6 +3,17 @@
 from __future__ import annotations
 
 from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # the same names, for type checkers and editors
+    from treadle.testing.byte_renderer import ByteRenderer
+    from treadle.testing.credit_kit import check_credit
+    from treadle.testing.echo_env import EchoEnv, EchoTaskset
+    from treadle.testing.engine_kit import check_engine
+    from treadle.testing.env_kit import check_env
+    from treadle.testing.sandbox_kit import check_sandbox
+    from treadle.testing.scripted_engine import ScriptedEngine, Turn
+    from treadle.testing.virtual_clock import VirtualClock
 
 _PLACES = {
     "ByteRenderer": "byte_renderer",
@@ -11,10 +22,17 @@ _PLACES = {
     "ScriptedEngine": "scripted_engine",
     "Turn": "scripted_engine",
     "VirtualClock": "virtual_clock",
+    "check_credit": "credit_kit",
+    "check_engine": "engine_kit",
+    "check_env": "env_kit",
+    "check_sandbox": "sandbox_kit",
 }
-"""Public name to the module of this room that holds it; loaded when it is asked for."""
+"""Public name to the module of this room that holds it, loaded when it is asked for. No module is called as a name."""
 
-__all__ = sorted(_PLACES)
+__all__ = [
+    "ByteRenderer", "EchoEnv", "EchoTaskset", "ScriptedEngine", "Turn", "VirtualClock", "check_credit", "check_engine",
+    "check_env", "check_sandbox",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -14,7 +14,7 @@ from treadle.core.ports import Completion, Finish, Request
 from treadle.core.seeds import Stream
 from treadle.inference import EngineConfig, LocalEngine
 from treadle.models import Policy, build_tiny
-from treadle.testing.check_engine import check_engine
+from treadle.testing import check_engine
 
 
 @pytest.fixture
