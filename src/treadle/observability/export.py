@@ -28,10 +28,11 @@ class JsonlExport:
         self.lost = 0
         """Lines that the disk refused."""
         self._files: dict[str, FileIO] = {}
+        self._closed = False
 
     def emit(self, event: Event) -> None:
-        """Take one event."""
-        if event.name in PROGRESS:
+        """Take one event; nothing after `close`."""
+        if self._closed or event.name in PROGRESS:
             return
         facts = {"name": event.name, "at": event.at, **event.values}
         line = json.dumps({key: _strict(value) for key, value in facts.items()}, ensure_ascii=False, default=str)
@@ -42,6 +43,7 @@ class JsonlExport:
 
     def close(self) -> None:
         """Close both files."""
+        self._closed = True
         for file in self._files.values():
             with contextlib.suppress(OSError):
                 file.close()

@@ -67,7 +67,7 @@ class ShellWorld:
     families: tuple[str, ...] | None = None
     """Families in use; None takes all."""
     train_levels: tuple[str, ...] = ("easy", "medium", "hard")
-    """Levels that training and demonstrations draw from."""
+    """Levels that training and demonstrations draw from, in turn: one that is named twice comes twice as often."""
     heldout_levels: tuple[str, ...] = ("easy", "medium", "hard")
     """Levels that evaluation draws from."""
     sandbox: str = "bubblewrap"
