@@ -29,7 +29,7 @@ SYSTEM_PROMPT = (
 NOT_CLOSED = "The block was not closed, so nothing was run."
 NOT_BASH = "Only a ```bash block is run."
 _LANGUAGES = frozenset({"bash", "sh", ""})
-_HEAD_CHARS, _TAIL_CHARS = 200, 100
+_HEAD_CHARS, _TAIL_CHARS = 100, 60
 _FILE_BYTES = 1 << 18
 _ENTRIES = 256
 

@@ -2,7 +2,8 @@
 
 Task number i of a split is a pure function of (seed, split, i). Families take turns in an order that the seed draws,
 and the level moves on with each turn of the wheel: any run of as many tasks as there are families holds each
-family once, and any run of that many times the number of levels holds each pair of family and level once.
+family once, and any run of that many times the number of levels holds each pair of family and level once. A level
+that is named twice comes twice as often.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ class ShellTaskset:
         self, seed: int = 0, *, families: Sequence[str] | None = None, levels: Sequence[str] | None = None
     ) -> None:
         known = {family.name: family for family in FAMILIES}
-        self._families = [known[name] for name in _chosen("families", families, tuple(known))]
+        chosen = _chosen("families", families, tuple(known))
+        if len(set(chosen)) != len(chosen):
+            raise ValueError(f"families: got {list(chosen)}, expected each at most once")
+        self._families = [known[name] for name in chosen]
         self._levels: list[LevelName] = [
             level for name in _chosen("levels", levels, LEVELS) for level in LEVELS if level == name
         ]
@@ -131,8 +135,8 @@ def _chosen(what: str, wanted: Sequence[str] | None, known: tuple[str, ...]) -> 
     if wanted is None:
         return known
     unknown = [name for name in wanted if name not in known]
-    if unknown or not wanted or len(set(wanted)) != len(wanted):
-        raise ValueError(f"{what}: got {list(wanted)}, expected different names among {', '.join(known)}")
+    if unknown or not wanted:
+        raise ValueError(f"{what}: got {list(wanted)}, expected names among {', '.join(known)}")
     return tuple(wanted)
 
 
