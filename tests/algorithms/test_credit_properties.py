@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from treadle.algorithms.aggregation import AGGREGATIONS
 from treadle.algorithms.credit import NodeCredit, PathCredit
-from treadle.algorithms.rules import RULES, aggregation, rule
+from treadle.algorithms.rules import RULES
 from treadle.testing import check_credit
 from treadle.trajectory.forest import Forest
 
@@ -22,7 +22,7 @@ from treadle.trajectory.forest import Forest
 @given(seed=st.integers(0, 2**31), how=st.sampled_from(sorted(AGGREGATIONS)))
 def test_credit_depends_on_what_happened_and_not_on_how_it_is_stored(name: str, seed: int, how: str):
     settings_ = {"constant": 64.0} if how == "seq_sum_const" else {}
-    checked = check_credit(rule(name), aggregation=aggregation(how, **settings_), cases=1, seed=seed)
+    checked = check_credit(RULES[name](), aggregation=AGGREGATIONS[how](**settings_), cases=1, seed=seed)
     assert checked is None
 
 

@@ -14,7 +14,7 @@ import torch
 from treadle.algorithms.aggregation import TokenMean
 from treadle.algorithms.credit import assign
 from treadle.algorithms.losses import Nll, PpoClip
-from treadle.algorithms.rules import rule
+from treadle.algorithms.rules import RULES
 from treadle.core.errors import ConfigError, DeadlineExceeded, StoreError
 from treadle.learner.config import LearnerConfig
 from treadle.learner.learner import Learner
@@ -34,7 +34,7 @@ def on_policy(learner: Learner, seed: int = 1, budget: int = 40) -> list[PackedB
         dataclasses.replace(s, logprobs=now[s.id]) if s.author is Author.POLICY else s for s in forest.segments
     )
     forest = dataclasses.replace(forest, segments=segments)
-    collapsed, denominator = assign(forest, rule("grpo"), TokenMean())
+    collapsed, denominator = assign(forest, RULES["grpo"](), TokenMean())
     return pack(forest, collapsed, denominator=denominator, budget_tokens=budget)
 
 
@@ -42,7 +42,7 @@ def demonstrations() -> list[PackedBatch]:
     shown = Node(name="d", author=Author.DEMO, ids=(70, 71, 72, 73))
     prompt = Node(name="p", author=Author.ENV, ids=(5, 6, 7), children=(shown,))
     forest = Forest.of([grow(prompt).group])
-    collapsed, denominator = assign(forest, rule("imitation"), TokenMean())
+    collapsed, denominator = assign(forest, RULES["imitation"](), TokenMean())
     return pack(forest, collapsed, denominator=denominator, budget_tokens=100)
 
 

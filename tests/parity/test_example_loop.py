@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM
 from treadle.algorithms.aggregation import TokenMean
 from treadle.algorithms.credit import assign
 from treadle.algorithms.losses import PpoClip
-from treadle.algorithms.rules import rule
+from treadle.algorithms.rules import RULES
 from treadle.core.outcome import OK, Origin, failure
 from treadle.core.ports import Completion, Finish
 from treadle.envs.bubblewrap import BubblewrapSandbox
@@ -133,7 +133,7 @@ def as_forest(played: list[list[Any]]) -> Forest:
 
 def as_packs(played: list[list[Any]]) -> list[PackedBatch]:
     forest = as_forest(played)
-    collapsed, denominator = assign(forest, rule("grpo"), TokenMean())
+    collapsed, denominator = assign(forest, RULES["grpo"](), TokenMean())
     return pack(forest, collapsed, denominator=denominator, budget_tokens=150)
 
 
@@ -152,7 +152,7 @@ def relative(got: Tensor, expected: Tensor) -> float:
 def test_advantages_are_equal(loop: ModuleType, played: list[list[Any]]):
     expected = [advantage for _, advantage in loop.assign(played)]
     assert len(expected) == 8
-    np.testing.assert_allclose(rule("grpo")(as_forest(played)).advantage, expected, rtol=1e-9)
+    np.testing.assert_allclose(RULES["grpo"]()(as_forest(played)).advantage, expected, rtol=1e-9)
 
 
 def test_loss_and_gradient_are_equal(loop: ModuleType, model: Any, learner: Learner, played: list[list[Any]]):

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
-from treadle.algorithms.registry import build
 from treadle.core.errors import ConfigError
 
 MOST_LOG_RATIO = 20.0
@@ -139,8 +138,3 @@ def _ratio(logp: Tensor, terms: LossTerms) -> Tensor:
 
 
 LOSSES: Mapping[str, type[Loss]] = {kind.name: kind for kind in (Nll, PpoClip)}
-
-
-def loss(name: str, **params: Any) -> Loss:
-    """The loss of this name with these settings. Raises ConfigError with the nearest name."""
-    return build("loss", LOSSES, name, params)
