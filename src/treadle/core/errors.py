@@ -80,3 +80,20 @@ class DeadlineExceeded(TreadleError):
 
 class ToolError(Exception):
     """Raised by a tool to tell the model that its call failed. The rollout goes on."""
+
+
+def first_of(error: BaseException) -> BaseException:
+    """The first error inside nested exception groups; an error that is no group is itself."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def one_line(error: BaseException) -> str:
+    """The first line of an error's message, cut to 400 characters. User code's errors may fail even at this: empty."""
+    try:
+        text = str(error)
+    except Exception:  # the border to an exception class of user code
+        return ""
+    lines = text[:4000].strip().splitlines()
+    return lines[0][:400] if lines else ""

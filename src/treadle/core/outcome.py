@@ -19,6 +19,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from treadle.core.errors import first_of, one_line
+
 
 class Status(StrEnum):
     """How it ended."""
@@ -126,8 +128,6 @@ def tool_timeout(message: str) -> Outcome:
 
 
 def failure(origin: Origin, error: BaseException) -> Outcome:
-    """An error outcome that carries the exception's class and first line."""
-    line = str(error).strip().splitlines()
-    return Outcome(
-        status=Status.ERROR, origin=origin, type=type(error).__name__, message=line[0][:400] if line else ""
-    )
+    """An error outcome that carries the exception's class and first line; of a group, those of its first error."""
+    first = first_of(error)
+    return Outcome(status=Status.ERROR, origin=origin, type=type(first).__name__, message=one_line(first))

@@ -216,8 +216,10 @@ class BoxedSandbox(ABC):
         self._closed = True
         box, self._box = self._box, None
         if box is not None:
-            await box.end()
-            box.release()
+            try:
+                await box.end()
+            finally:
+                box.release()
 
     def _live(self) -> Box:
         if self._box is None:

@@ -21,13 +21,15 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from treadle.core.clock import SystemClock
-from treadle.core.errors import EnvError
+from treadle.core.errors import EnvError, one_line
 from treadle.core.ports import Clock
 
 GRACE_S = 0.5
 """How long a cancelled coroutine may take to end, in real time."""
 
 Job = Callable[[], None]
+_ABANDONED: set[asyncio.Task[Any]] = set()
+"""Tasks that refused to end. Held, because a coroutine that swallows everything also complains when it is freed."""
 
 
 class Overrun(Exception):
@@ -92,9 +94,14 @@ class Caller:
             raise
         finally:
             timer.cancel()
-        if task.done():
+        if not task.done():
+            raise Overrun(stopped=await _stop(task))
+        try:
             return task.result()
-        raise Overrun(stopped=await _stop(task))
+        except (Exception, asyncio.CancelledError, KeyboardInterrupt):
+            raise
+        except BaseException as raised:  # GeneratorExit, a panic of native code: no business of the loop's
+            raise _fault(raised) from raised
 
     def _thread(self, function: Callable[[], Any], *, alone: bool) -> asyncio.Future[Any]:
         """Run a plain function in a thread, in the caller's context."""
@@ -104,8 +111,9 @@ class Caller:
 
         def settle(value: Any, error: BaseException | None) -> None:
             if future.done():
-                return
-            if error is None:
+                if inspect.iscoroutine(value):
+                    value.close()  # nobody will await it
+            elif error is None:
                 future.set_result(value)
             else:
                 future.set_exception(error)
@@ -115,9 +123,9 @@ class Caller:
             try:
                 value = context.run(function)
             except BaseException as raised:  # the border of a thread: raised again by whoever awaits
-                # A future refuses StopIteration, and SystemExit would leave the loop.
-                strange = isinstance(raised, (StopIteration, SystemExit))
-                error = EnvError(f"{type(raised).__name__}: {raised}") if strange else raised
+                # A future refuses StopIteration, and what is no Exception would leave the loop.
+                plain = isinstance(raised, Exception) and not isinstance(raised, StopIteration)
+                error = raised if plain else _fault(raised)
             try:
                 loop.call_soon_threadsafe(settle, value, error)
             except RuntimeError:
@@ -138,7 +146,12 @@ async def _contained(coroutine: Awaitable[Any]) -> Any:
     try:
         return await coroutine
     except SystemExit as raised:
-        raise EnvError(f"SystemExit: {raised}") from raised
+        raise _fault(raised) from raised
+
+
+def _fault(raised: BaseException) -> EnvError:
+    """What no program should raise, as the environment's fault."""
+    return EnvError(f"{type(raised).__name__}: {one_line(raised)}")
 
 
 def _serve(jobs: queue.SimpleQueue[Job | None]) -> None:
@@ -162,10 +175,17 @@ async def _stop(task: asyncio.Future[Any]) -> bool:
     try:
         if inspect.iscoroutine(coroutine):
             coroutine.close()  # GeneratorExit: what swallows CancelledError in a loop mostly lets this one through
-    except (RuntimeError, ValueError):
-        return False  # it refuses to close: abandoned
-    task.cancel()
+    except BaseException:  # the border to user code: it refuses to close, whatever it says
+        _abandon(task)
+    else:
+        task.cancel()
     return False
+
+
+def _abandon(task: asyncio.Task[Any]) -> None:
+    """Take a task that cannot be stopped out of its loop's books: the end of the loop would wait for it for ever."""
+    asyncio.tasks._unregister_task(task)
+    _ABANDONED.add(task)
 
 
 def _forget(task: asyncio.Future[Any]) -> None:

@@ -5,7 +5,7 @@ through a `Caller`, with a time limit per stage. What it raises, returns wrongly
 of the table in `treadle.core.outcome`; nothing but cancellation leaves the host, and that only after the environment
 is closed. `act` and `score` wait for each other (one lock); `close` waits for nobody but itself, so it can end an
 episode in the middle of a step. After a failure that is not scored the environment is closed at once; otherwise it
-stays open, its resources held, until it is scored and closed.
+stays open, its resources held, until it is scored and closed. Once begun, closing is finished, whoever is cancelled.
 """
 
 from __future__ import annotations
@@ -14,18 +14,22 @@ import asyncio
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, SupportsFloat
+from functools import partial
+from typing import Any, TypeVar
 
 from treadle.core.actions import Action
-from treadle.core.errors import EnvError, GraderError, InfraError
+from treadle.core.errors import GraderError, InfraError, first_of
 from treadle.core.messages import Message, ToolSpec
 from treadle.core.outcome import OK, Origin, Outcome, Status, failure, limit
 from treadle.core.ports import Clock
 from treadle.core.seeds import Stream
+from treadle.envs import border
 from treadle.envs.calling import GRACE_S, Caller, Overrun
 from treadle.envs.env import Env, EnvContext
 from treadle.envs.step import Step
 from treadle.envs.task import Task
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +90,10 @@ class EnvHost:
         self._caller = Caller(clock)
         self._env: Env | None = None
         self._acting = asyncio.Lock()
-        self._closing = asyncio.Lock()
+        self._freed: asyncio.Future[None] | None = None
+        """Ends when everything is freed; None until `close` was called."""
+        self._turns = 0
+        """Most actions, as the environment said after `reset`."""
         self._steps: dict[str, Step] = {}
         self._scored: Score | None = None
         self._end: Outcome | None = None
@@ -99,20 +106,20 @@ class EnvHost:
             raise RuntimeError("EnvHost.open is called once; a new attempt takes a new host")
         limit_s = self._config.setup_s
         self._deadline = self._clock.now() + self._config.episode_s
-        env, outcome = await self._guard("setup", self._make, limit_s=limit_s)
-        messages: object = None
-        if outcome is None and isinstance(env, Env):
+        env, outcome = await self._guard("setup", self._make, limit_s=limit_s, check=border.environment)
+        if env is not None:
             vars(env)["caller"] = self._caller
             self._env = env
             context = EnvContext(rng=seed.python(), seed=seed, clock=self._clock)
-            messages, outcome = await self._guard("setup", env.reset, task, context, limit_s=limit_s)
-        if outcome is None:
-            outcome = _fault_in_prompt(env, messages)
-        if outcome is not None:
-            await self._fail(outcome)
-            return Opened(outcome=outcome)
-        assert isinstance(messages, list | tuple)
-        return Opened(messages=tuple(messages), tools=env.tool_specs(), max_turns=env.max_turns)
+            opened, outcome = await self._guard(
+                "setup", env.reset, task, context, limit_s=limit_s, check=partial(_opened, env)
+            )
+            if opened is not None:
+                self._turns = opened.max_turns
+                return opened
+        assert outcome is not None
+        await self._fail(outcome)
+        return Opened(outcome=outcome)
 
     async def act(self, action: Action, *, step_id: str) -> Step:
         """Answer one action; the same `step_id` again gives the stored step.
@@ -142,11 +149,27 @@ class EnvHost:
             return self._scored
 
     async def close(self) -> None:
-        """Free everything. Idempotent, bounded by `close_s`; what `Env.close` raises changes nothing any more."""
-        async with self._closing:
-            env, self._env = self._env, None
+        """Free everything. Idempotent, bounded by `close_s`, and done to its end also when the caller is cancelled.
+
+        What `Env.close` raises changes nothing any more.
+        """
+        if self._freed is None:
+            self._freed = asyncio.ensure_future(self._free())  # owned by those who close: each waits for its end
+        cancelled: asyncio.CancelledError | None = None
+        while not self._freed.done():
+            try:
+                await asyncio.wait({self._freed})
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
+
+    async def _free(self) -> None:
+        env, self._env = self._env, None
+        try:
             if env is not None and type(env).close is not Env.close:
-                await self._guard("close", env.close, limit_s=self._config.close_s, closing=True)
+                await self._guard("close", env.close, limit_s=self._config.close_s)
+        finally:
             self._caller.close()
 
     async def _step(self, env: Env, action: Action) -> Step:
@@ -157,16 +180,13 @@ class EnvHost:
         if type(env).step is Env.step:
             tools, method = env.tools(), env.call_tools
             limit_s += sum(tools[call.name].options.timeout_s + GRACE_S for call in action.calls if call.name in tools)
-        step, outcome = await self._guard("step", method, action, limit_s=limit_s)
-        if outcome is None:
-            outcome = _fault_in_step(env, step)
-        if outcome is not None:
+        step, outcome = await self._guard("step", method, action, limit_s=limit_s, check=partial(border.step, env))
+        if step is None:
             return Step(outcome=outcome)
-        assert isinstance(step, Step)
         if step.outcome is None and step.truncated:
             return replace(step, outcome=limit("env", "the environment's own limit"))
-        if not step.done and len(self._steps) + 1 >= env.max_turns:
-            return replace(step, truncated=True, outcome=limit("turns", f"{env.max_turns} turns"))
+        if not step.done and len(self._steps) + 1 >= self._turns:
+            return replace(step, truncated=True, outcome=limit("turns", f"{self._turns} turns"))
         return step
 
     async def _score(self) -> Score:
@@ -178,12 +198,11 @@ class EnvHost:
         outcome: Outcome | None = None
         hung_before = self._caller.stuck
         for _ in range(1 + self._config.score_retries):
-            value, outcome = await self._guard("score", self._env.score, limit_s=self._config.score_s)
+            parts, outcome = await self._guard(
+                "score", self._env.score, limit_s=self._config.score_s, check=border.parts
+            )
             if outcome is None:
-                try:
-                    return Score(parts=_parts(value))
-                except GraderError as error:
-                    outcome = failure(Origin.GRADER, error)
+                return Score(parts=parts)
             if self._caller.stuck and not hung_before:
                 break
         assert outcome is not None
@@ -196,58 +215,28 @@ class EnvHost:
             await self.close()
 
     async def _guard(
-        self, stage: str, function: Callable[..., Any], *args: object, limit_s: float, closing: bool = False
-    ) -> tuple[Any, Outcome | None]:
-        """Call user code: its value, or the outcome that its failure means."""
+        self, stage: str, function: Callable[..., Any], *args: object, limit_s: float,
+        check: Callable[[Any], T | None] = lambda value: None,
+    ) -> tuple[T | None, Outcome | None]:
+        """Call user code: what `check` makes of its value, or the outcome that its failure means."""
         try:
-            return await self._caller.call(function, *args, limit_s=limit_s), None
+            return check(await self._caller.call(function, *args, limit_s=limit_s)), None
         except Overrun as overrun:
             message = f"{stage} took longer than {limit_s:g} s and {overrun}"
             return None, Outcome(status=Status.ERROR, origin=Origin.ENV, type=f"{stage}_timeout", message=message)
-        except InfraError as error:
-            return None, failure(Origin.INFRA, error)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is None or not task.cancelling():
                 return None, failure(Origin.ENV, error)  # user code cancelled itself
-            if not closing:
+            if task is not self._freed:
                 await self.close()
             raise
         except Exception as error:
-            # The border to user code: whatever it raises is the environment's bug and ends this rollout alone.
-            return None, failure(Origin.ENV, error)
+            # The border to user code: whatever it raises ends this rollout alone. It is the environment's bug, unless
+            # it says that the machinery failed.
+            infra = isinstance(first_of(error), InfraError)
+            return None, failure(Origin.INFRA if infra else Origin.ENV, error)
 
 
-def _fault_in_prompt(env: object, messages: object) -> Outcome | None:
-    """An outcome when `make_env` or `reset` gave something else than an environment and messages."""
-    if not isinstance(env, Env):
-        return _env_fault(f"make_env: got {type(env).__name__}, expected an Env")
-    if not isinstance(messages, list | tuple) or not messages or not all(isinstance(m, Message) for m in messages):
-        return _env_fault(f"{type(env).__name__}.reset: got {type(messages).__name__}, expected a list of messages")
-    return None
-
-
-def _fault_in_step(env: Env, step: object) -> Outcome | None:
-    """An outcome when `step` gave something else than a Step with a finite reward."""
-    if not isinstance(step, Step):
-        return _env_fault(f"{type(env).__name__}.step: got {type(step).__name__}, expected a Step")
-    if not math.isfinite(step.reward):
-        return _env_fault(f"{type(env).__name__}.step: got reward {step.reward}, expected a finite number")
-    return None
-
-
-def _env_fault(message: str) -> Outcome:
-    return failure(Origin.ENV, EnvError(message))
-
-
-def _parts(value: object) -> Mapping[str, float] | None:
-    """A score in named parts. Raises GraderError when it is neither number nor numbers by name."""
-    if value is None:
-        return None
-    given = value if isinstance(value, Mapping) else {"score": value}
-    parts: dict[str, float] = {}
-    for name, part in given.items():
-        if not isinstance(part, SupportsFloat) or isinstance(part, str) or not math.isfinite(part):
-            raise GraderError(f"score part {name!r}: got {part!r}, expected a finite number")
-        parts[str(name)] = float(part)
-    return parts
+def _opened(env: Env, messages: object) -> Opened:
+    return Opened(messages=border.prompt(env, messages), tools=border.tools(env), max_turns=border.turns(env))

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from treadle.core.errors import first_of
+
 
 @contextmanager
 def first_error() -> Iterator[None]:
@@ -16,7 +18,4 @@ def first_error() -> Iterator[None]:
     try:
         yield
     except BaseExceptionGroup as several:
-        error: BaseException = several
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        raise error from None
+        raise first_of(several) from None
