@@ -7,6 +7,8 @@ file, is a map from dotted keys to values:
     config --apply(overrides)--> config of the same type, every section rebuilt at most once, its checks run once
     config --flatten-->          dotted key to plain value: what a dry run prints and what `apply` takes back
 
+An object that can only be printed by its name, such as a taskset, keeps its place when that name comes back.
+
 Text is read by the field's type; typed values (from TOML or Python) must fit it, except that an int fits a float. A
 field whose type stands in `names` holds an object that is chosen by name: a credit rule, a loss, a schedule. Its own
 fields, when it is a dataclass, are keys below it: `rule=grpo`, `rule.std=false`.
@@ -147,12 +149,14 @@ class _Builder:
             return replace(config, **changes)
         except ValueError as error:
             raise ConfigError(f"{key or type(config).__name__}: {error}") from error
+        except ConfigError as error:
+            raise ConfigError(_placed(key, str(error))) from error
 
     def _field(self, hint: Any, held: Any, node: _Node, key: str) -> Any:
         table = _table(hint, self._names)
         if table is None and _is_section(held) and not (_optional(hint) and fit(type(None), node.value) is None):
             return self.section(held, node, key)
-        if node.value is not Missing.VALUE:
+        if node.value is not Missing.VALUE and not (isinstance(node.value, str) and node.value == _simple(held)):
             held = self._chosen(table, hint, node.value, key) if table is not None else self.read(hint, node.value, key)
         if not node.below:
             return held
@@ -213,6 +217,14 @@ def _default(section: type, key: str) -> object:
 
 def _table(hint: Any, names: Names) -> Mapping[str, Callable[[], object]] | None:
     return next((names[m] for m in members(hint) if m in names), None)
+
+
+def _placed(key: str, said: str) -> str:
+    """What a section said about itself, with the key under which it stands here."""
+    above, _, name = key.rpartition(".")
+    if not key or said.startswith(key):
+        return said
+    return f"{above}.{said}" if above and said.startswith(f"{name}.") else f"{key}: {said}"
 
 
 def _wrong(key: str, value: object, expected: str) -> ConfigError:

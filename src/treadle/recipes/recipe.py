@@ -78,6 +78,11 @@ class Recipe:
     """Threads of one tensor operation; None takes one per core."""
 
     def __post_init__(self) -> None:
+        if self.limits.temperature == 0:
+            raise ConfigError(
+                f"limits.temperature=0 contradicts learner.temperature={self.learner.temperature}: greedy rollouts of a "
+                "group are all the same and teach nothing; evaluation.temperature=0 evaluates greedily"
+            )
         if self.learner.temperature != self.limits.temperature:
             raise ConfigError(
                 f"learner.temperature={self.learner.temperature} contradicts "
@@ -93,10 +98,6 @@ class Recipe:
             raise ConfigError(
                 f"pipeline.group_size={size} contradicts algorithm.rule={rule.name}: it compares siblings and needs at "
                 f"least {rule.min_rollouts} rollouts a group"
-            )
-        if self.limits.temperature == 0 and self.pipeline.updates > 0:
-            raise ConfigError(
-                "limits.temperature=0 contradicts pipeline.updates > 0: greedy rollouts of a group are all the same"
             )
 
     def changed(self, overrides: Mapping[str, object]) -> Recipe:

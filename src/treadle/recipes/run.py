@@ -235,7 +235,7 @@ class Run:
             filters=default_filters(
                 recipe.pipeline, rewards=recipe.rewards, min_rollouts=algorithm.rule.min_rollouts
             ),
-            checkpoints=self._saver, sink=self.store,
+            checkpoints=self._saver, sink=self.store, store=self.store,
             transform=PermuteRewards(seed=self._seed) if recipe.placebo else None,
             evaluate=self._between,
         ))
