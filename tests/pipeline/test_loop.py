@@ -217,6 +217,41 @@ def test_a_ticket_that_the_schedule_gives_up_is_cancelled_once(bench):
     assert set(bench.shelf.ends.values()) == {1}
 
 
+class NewestFirst(TicketOrder):
+    """Leaves ticket 0 lying until its tokens are two versions old."""
+
+    def select(self, board):
+        wanted = (1, 2, 0, 3)[board.batches]
+        return (wanted,) if wanted in board.entries and board.entries[wanted].settled else None
+
+
+def test_a_group_past_the_staleness_bound_is_dropped_when_its_batch_is_taken(bench):
+    bench.set(lag=1, groups_per_update=1, updates=4)
+    report = bench.run(schedule=NewestFirst(groups_per_update=1, lag=1))
+    assert [batch["tickets"] for batch in bench.trainer.batches] == [[1], [2], [3]]
+    assert [(e["ticket"], e["reason"]) for e in bench.ears.named("group.dropped")] == [(0, "stale")]
+    assert report.worst_staleness <= 1
+
+
+class Slow:
+    """A store that has no room for a while."""
+
+    def __init__(self, clock):
+        self.clock = clock
+        self.asked = 0
+
+    async def room(self):
+        self.asked += 1
+        await self.clock.sleep(5.0)
+
+
+def test_a_ticket_starts_when_the_store_has_room(bench):
+    store = Slow(bench.clock)
+    bench.set(updates=1).run(store=store)
+    assert store.asked == 3
+    assert bench.clock.now() >= 15.0
+
+
 def test_a_loop_that_stalls_says_who_waits_for_what(bench):
     class Deaf(type(bench.engine())):
         async def generate(self, request):

@@ -74,20 +74,20 @@ class Player:
         """Play one attempt to its end and return it, ended. Raises nothing but CancelledError."""
         rollout = group.begin(plan.index, attempt=plan.attempt)
         host = self.make_host()
-        episode = _Episode(self, group, plan, rollout.id, host)
+        playing = _Playing(self, group, plan, rollout.id, host)
         try:
-            outcome, scored = await episode.run()
+            outcome, scored = await playing.run()
         except asyncio.CancelledError:
-            group.end(rollout.id, CANCELLED, seconds=episode.spent, scored=False)
+            group.end(rollout.id, CANCELLED, seconds=playing.spent, scored=False)
             raise
         else:
-            return group.end(rollout.id, outcome, seconds=episode.spent, scored=scored)
+            return group.end(rollout.id, outcome, seconds=playing.spent, scored=scored)
         finally:
             self.generate.release(rollout.id)
             await host.close()
 
 
-class _Episode:
+class _Playing:
     """The state of one rollout while it is played."""
 
     def __init__(self, player: Player, group: Group, plan: Play, rollout: str, host: EnvHost) -> None:

@@ -19,7 +19,7 @@ class Event:
     """One thing that happened."""
 
     name: str
-    """Dotted name: room, subject, verb, such as `pipeline.group.dropped`."""
+    """Dotted name, subject and what became of it, such as `group.dropped`."""
     at: float
     """Seconds since the epoch."""
     values: Mapping[str, Value]

@@ -1,13 +1,14 @@
 """The generate pump: permit -> ticket -> group of rollouts.
 
-Waits for: a free permit and the schedule's word (the update pump wakes it). Wakes: the evaluate pump, when a group has
-been played. Every running group is a task of the pump's own TaskGroup; cancelling the pump cancels them, and
-each rollout then closes its environment and ends as `cancelled`.
+Waits for: a free permit and the schedule's word (the update pump wakes it), then for room in the store (its writer
+does). Wakes: the evaluate pump, when a group has been played. Every running group is a task of the pump's own
+TaskGroup; cancelling the pump cancels them, and each rollout then closes its environment and ends as `cancelled`.
 """
 
 from __future__ import annotations
 
 import asyncio
+from typing import Protocol
 
 from treadle.agents.group_player import GroupPlayer
 from treadle.core.ports import Clock
@@ -26,12 +27,20 @@ def task_of(taskset: Taskset, split: str, number: int) -> Task:
     return taskset.task(split, number if size is None else number % size)
 
 
+class Room(Protocol):
+    """What takes the records of a run and may lag behind."""
+
+    async def room(self) -> None:
+        """Return when there is room for more. Raises DeadlineExceeded, StoreError."""
+        ...
+
+
 class GeneratePump:
     """Starts tickets as permits allow."""
 
     def __init__(
         self, config: PipelineConfig, *, taskset: Taskset, player: GroupPlayer, schedule: Schedule, ledger: Ledger,
-        sink: Sink | None = None,
+        sink: Sink | None = None, store: Room | None = None,
     ) -> None:
         self.config = config
         self.taskset = taskset
@@ -39,6 +48,8 @@ class GeneratePump:
         self.schedule = schedule
         self.ledger = ledger
         self.sink = sink
+        self.store = store
+        """Asked for room before a ticket starts; None has room always."""
         self._playing: dict[int, asyncio.Task[Group]] = {}
         """Groups in flight by ticket."""
         self._evicted: set[int] = set()
@@ -57,6 +68,8 @@ class GeneratePump:
                     what=f"generate pump waits for a permit for ticket {board.next_ticket}",
                     stall_s=self.config.stall_s,
                 )
+                if self.store is not None:
+                    await self.store.room()
                 if board.stopping:
                     return
                 entry = self._admit(board, permits)

@@ -27,7 +27,7 @@ from treadle.pipeline.config import PipelineConfig
 from treadle.pipeline.evaluate import EvaluatePump
 from treadle.pipeline.filters import EnoughValid, Filter, ZeroVariance
 from treadle.pipeline.first_error import first_error
-from treadle.pipeline.generate import GeneratePump
+from treadle.pipeline.generate import GeneratePump, Room
 from treadle.pipeline.ledger import Ledger
 from treadle.pipeline.permits import Permits
 from treadle.pipeline.placebo import RewardTransform
@@ -61,6 +61,8 @@ class LoopParts:
     """None takes strict ticket order."""
     sink: Sink | None = None
     """Where groups are stored; None keeps them only while they are needed."""
+    store: Room | None = None
+    """What is behind the sink: a ticket starts when it has room; None has room always."""
     transform: RewardTransform | None = None
     """Replaces the rewards of a group just before credit; None trains on what the world paid."""
     evaluate: EvaluateBetween | None = None
@@ -97,7 +99,8 @@ class Loop:
         schedule = parts.schedule or TicketOrder(groups_per_update=config.groups_per_update, lag=config.lag)
         ledger = parts.ledger
         self._generate = GeneratePump(
-            config, taskset=parts.taskset, player=parts.player, schedule=schedule, ledger=ledger, sink=parts.sink
+            config, taskset=parts.taskset, player=parts.player, schedule=schedule, ledger=ledger, sink=parts.sink,
+            store=parts.store,
         )
         self._evaluate = EvaluatePump(config, filters=parts.filters, ledger=ledger)
         self._update = UpdatePump(

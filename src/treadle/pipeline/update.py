@@ -61,7 +61,7 @@ class UpdatePump:
 
     async def take(self, board: Board, permits: Permits, batch: Sequence[Entry]) -> None:
         """Train a batch, close its tickets, give its permits back."""
-        ready = self._bounded(batch)
+        ready = self._bounded(board, batch)
         number = board.batches + 1
         report: TrainReport | None = None
         staleness: list[int] = []
@@ -100,14 +100,14 @@ class UpdatePump:
         assert loaded == report.version, f"the engine serves version {loaded}, the learner made {report.version}"
         return report
 
-    def _bounded(self, batch: Sequence[Entry]) -> list[Entry]:
+    def _bounded(self, board: Board, batch: Sequence[Entry]) -> list[Entry]:
         """The ready groups of a batch that are within the bound; the others are dropped here."""
         kept = []
         for entry in batch:
             if entry.state is not State.READY:
                 continue
             if self._staleness(entry) > self.config.staleness_bound:
-                entry.state, entry.reason = State.DROPPED, "stale"
+                board.move(entry, State.DROPPED, reason="stale")
                 self.ledger.judged(entry)
             else:
                 kept.append(entry)
