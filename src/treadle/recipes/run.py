@@ -105,6 +105,8 @@ class Run:
         self.thread = BlockingThread()
         self._seed = Stream(recipe.seed)
         self._stack = AsyncExitStack()
+        self._updates = 0
+        """Batches that reinforcement learning took."""
         self._stopping = False
         self._stop_stage: Callable[[], object] = lambda: None
         self._saver: Checkpoints | None = None
@@ -141,7 +143,7 @@ class Run:
             self._tell("run.failed", began, type=type(error).__name__, message=str(error))
             raise
         reason = "interrupted" if self._stopping else "done"
-        self._tell("run.done", began, reason=reason, updates=self.recipe.pipeline.updates)
+        self._tell("run.done", began, reason=reason, updates=self._updates)
         return RunResult(
             folder=self.folder.path, reason=reason, version=self.tools.policy.version,
             evaluations=dict(self.evaluations), checkpoint=self.folder.newest_checkpoint,
@@ -210,6 +212,9 @@ class Run:
             "tried": found.tried, "kept": len(found.groups), "wrong": found.wrong, "failed": found.failed,
             "families": len(found.families), "tokens": found.tokens, "seconds_s": clock.now() - began,
         })
+        self.ledger.tell("stage.done", {
+            "stage": "demonstrations", "label": "demonstrations", "seconds_s": clock.now() - began,
+        })
         trainer = LearnerTrainer(
             Learner(self.tools.policy, plan.learner), rule=Imitation(), aggregation=TokenMean(), loss=Nll()
         )
@@ -242,7 +247,7 @@ class Run:
         clock, began = self.tools.clock, self.tools.clock.now()
         self._stop_stage = loop.stop
         self.ledger.tell("stage.started", {"stage": "rl", "label": "rl", "total": recipe.pipeline.updates})
-        await loop.run()
+        self._updates = (await loop.run()).updates
         self.ledger.tell("stage.done", {"stage": "rl", "label": "rl", "seconds_s": clock.now() - began})
 
     async def _between(self, update: int) -> None:
