@@ -29,8 +29,7 @@ class PlainLines:
             "checkpoint.saved": lambda e: f"saved version {text(e, 'version')} to {text(e, 'path')}",
             "rollout.done": _failure,
             "group.dropped": _dropped,
-            "wait.expired": lambda e: f"waited {amount(number(e, 'waited_s'), '.0f')} s: {text(e, 'what')}; "
-            f"{text(e, 'action')}",
+            "wait.expired": lambda e: f"{text(e, 'what')}; {text(e, 'action')}",
             "run.stopping": _stopping,
             "run.done": lambda e: f"{text(e, 'reason')} after {duration(number(e, 'seconds_s'))}",
         }

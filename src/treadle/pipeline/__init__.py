@@ -12,8 +12,8 @@ Events
 Everything that a reader of a run may want to know is told through `core.events`. Numbers are per event; `_s` is
 seconds, `_share` is 0..1. A key is left out, or None, where there is nothing to say.
 
-    run.started         run, seed, updates, groups_per_update, group_size, lag, max_staleness,
-                        coldstart_updates, evaluations
+    run.started         run, recipe, seed, model, rule, loss, updates, groups_per_update, group_size, lag,
+                        max_staleness
     stage.started       stage ("evaluation" | "demonstrations" | "coldstart" | "rl"), label, total (units of progress)
     stage.done          stage, label, seconds_s
 
@@ -28,7 +28,7 @@ seconds, `_share` is 0..1. A key is left out, or None, where there is nothing to
 
     group.admitted      group, ticket, task, family, level, version, outstanding, permits
     rollout.done        group, rollout, index, attempt, task, family, level, split, status, origin, type, message,
-                        reward, turns, tokens (sampled), context_tokens, generate_s, env_s, score_s, wait_s,
+                        reward, turns, tokens (sampled), context_tokens, generate_s, env_s, score_s,
                         retried (True when another attempt follows)
     group.ready         group, ticket, task, family, level, rollouts, valid, reward_mean, solved_share, tokens,
                         seconds_s
@@ -49,6 +49,7 @@ seconds, `_share` is 0..1. A key is left out, or None, where there is nothing to
     update.skipped      update, updates, version, dropped, solved_share, reward_mean, reason ("empty")
     checkpoint.saved    update, version, path, seconds_s
     wait.expired        what (who waited for what, for how long), action
-    run.stopping        update, reason
-    run.done            reason ("done" | "interrupted"), updates, version, seconds_s
+    run.stopping        reason, and update where reinforcement learning stops
+    run.done            reason ("done" | "interrupted"), updates (done), version, seconds_s, peak_rss_gb
+    run.failed          type, message (of the error), version, seconds_s, peak_rss_gb
 """

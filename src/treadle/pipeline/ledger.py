@@ -62,7 +62,7 @@ class Ledger:
             "turns": len(actions), "tokens": sum(len(s) for s in actions),
             "context_tokens": len(group.context_ids(rollout.leaves[-1])) if rollout.leaves else 0,
             "generate_s": spent.get("generate", 0.0), "env_s": spent.get("env", 0.0),
-            "score_s": spent.get("score", 0.0), "wait_s": spent.get("wait", 0.0), "retried": retried,
+            "score_s": spent.get("score", 0.0), "retried": retried,
         })
         if self.board is not None:
             self.board.touch()

@@ -70,7 +70,7 @@ class Rollout:
     rewards: Mapping[str, float] = field(default_factory=dict)
     """All reward parts by name."""
     seconds: Mapping[str, float] = field(default_factory=dict)
-    """Seconds spent per stage: generate, env, score, wait."""
+    """Seconds spent per stage: generate, env, score."""
 
     @property
     def trains(self) -> bool:
