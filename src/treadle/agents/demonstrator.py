@@ -18,7 +18,7 @@ from treadle.core.errors import EnvError
 from treadle.core.outcome import CANCELLED, OK, Origin, Outcome, failure, limit
 from treadle.core.seeds import Stream
 from treadle.envs.host import EnvHost
-from treadle.envs.task import Task, Taskset
+from treadle.envs.task import Task, Taskset, demonstration_of, size_of, task_of
 from treadle.trajectory.group import Group, GroupKey, Sink
 
 
@@ -85,7 +85,7 @@ class Demonstrator:
         kept: list[Group] = []
         families: dict[str, int] = {}
         tried, failed, why = 0, 0, ""
-        size = self.taskset.size(plan.split)
+        size = size_of(self.taskset, plan.split)
         end = plan.first + (plan.tries if size is None else min(plan.tries, size - plan.first))
         at = plan.first
         while at < end and len(kept) < plan.most:
@@ -93,8 +93,8 @@ class Demonstrator:
             taken = dict(families)
             room = min(plan.at_once, plan.most - len(kept))
             while at < end and len(chosen) < room:
-                task = self.taskset.task(plan.split, at)
-                turns = self.taskset.demonstration(task)
+                task = task_of(self.taskset, plan.split, at)
+                turns = demonstration_of(self.taskset, task)
                 if turns is not None and taken.get(task.family, 0) < plan.per_family:
                     taken[task.family] = taken.get(task.family, 0) + 1
                     chosen.append((at, task, turns))

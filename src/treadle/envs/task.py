@@ -7,9 +7,12 @@ the same numbers and gets the same tasks, and no iterator has to be rewound.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from treadle.core.errors import EnvError, one_line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +52,50 @@ class Taskset(Protocol):
     def demonstration(self, task: Task) -> Sequence[str] | None:
         """The assistant turns of a scripted solution; None when there is none."""
         ...
+
+
+def size_of(taskset: Taskset, split: str) -> int | None:
+    """How many tasks a split holds; None when it is endless. Raises EnvError for whatever the taskset's code does."""
+    try:
+        size = taskset.size(split)
+        known = None if size is None else operator.index(size)
+    except Exception as error:  # the border to a taskset, which is user code
+        raise EnvError(f"taskset: size of split {split!r}: {type(error).__name__}: {one_line(error)}") from error
+    if known is not None and known < 0:
+        raise EnvError(f"taskset: size of split {split!r}: got {known}, expected at least 0")
+    return known
+
+
+def task_of(taskset: Taskset, split: str, number: int) -> Task:
+    """Task number `number`; a finite split starts over when it is through. Raises EnvError like `size_of`."""
+    where = f"taskset: task {number} of split {split!r}"
+    size = size_of(taskset, split)
+    if size == 0:
+        raise EnvError(f"{where}: the split holds no task")
+    try:
+        task = taskset.task(split, number if size is None else number % size)
+    except Exception as error:  # the border to a taskset, which is user code
+        raise EnvError(f"{where}: {type(error).__name__}: {one_line(error)}") from error
+    if not isinstance(task, Task):
+        raise EnvError(f"{where}: got {type(task).__name__}, expected a Task")
+    for name in ("id", "prompt", "family", "level", "split"):
+        if not isinstance(getattr(task, name), str):
+            raise EnvError(f"{where}: got {name}={getattr(task, name)!r}, expected text")
+    return task
+
+
+def demonstration_of(taskset: Taskset, task: Task) -> Sequence[str] | None:
+    """The turns of a scripted solution; None when there is none. Raises EnvError like `size_of`."""
+    where = f"taskset: demonstration of task {task.id}"
+    try:
+        turns = taskset.demonstration(task)
+    except Exception as error:  # the border to a taskset, which is user code
+        raise EnvError(f"{where}: {type(error).__name__}: {one_line(error)}") from error
+    if turns is None:
+        return None
+    if not isinstance(turns, list | tuple) or not all(isinstance(turn, str) for turn in turns):
+        raise EnvError(f"{where}: got {type(turns).__name__}, expected a list of texts")
+    return turns
 
 
 class ListTaskset:

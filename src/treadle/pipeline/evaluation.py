@@ -17,10 +17,9 @@ from dataclasses import dataclass, field
 from treadle.agents.group_player import GroupPlayer
 from treadle.core.errors import ConfigError, EngineError
 from treadle.core.events import Value
-from treadle.envs.task import Task, Taskset
+from treadle.envs.task import Task, Taskset, size_of, task_of
 from treadle.pipeline.failures import nothing_scored
 from treadle.pipeline.first_error import first_error
-from treadle.pipeline.generate import task_of
 from treadle.pipeline.ledger import Ledger, sampled_tokens
 from treadle.trajectory.group import Group, GroupKey, Sink
 
@@ -135,7 +134,7 @@ class Evaluator:
         """
         clock = self.player.player.clock
         began, version = clock.now(), self.version()
-        size = self.taskset.size(self.config.split)
+        size = size_of(self.taskset, self.config.split)
         count = tasks or self.config.tasks
         count = count if size is None else min(count, size)
         self.ledger.tell("stage.started", {"stage": "evaluation", "label": label, "total": count})
@@ -166,8 +165,10 @@ class Evaluator:
             group = Group(key, sink=self.sink)
             try:
                 await self.player.play(group, task, priority=LOW_PRIORITY + number)
-            finally:
+            except BaseException:
                 self.ledger.forget(group)
+                raise
+            self.ledger.closed(group)
             self._check_version(group, version)
             tally.add(group, task, self.ledger)
             self.ledger.tell("evaluation.progress", {

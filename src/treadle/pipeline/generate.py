@@ -12,19 +12,13 @@ from typing import Protocol
 
 from treadle.agents.group_player import GroupPlayer
 from treadle.core.ports import Clock
-from treadle.envs.task import Task, Taskset
+from treadle.envs.task import Taskset, task_of
 from treadle.pipeline.board import Board, Entry, State
 from treadle.pipeline.config import PipelineConfig
 from treadle.pipeline.ledger import Ledger
 from treadle.pipeline.permits import Permits
 from treadle.pipeline.schedule import Schedule
 from treadle.trajectory.group import Group, GroupKey, Sink
-
-
-def task_of(taskset: Taskset, split: str, number: int) -> Task:
-    """Task number `number`; a finite split starts over when it is through."""
-    size = taskset.size(split)
-    return taskset.task(split, number if size is None else number % size)
 
 
 class Room(Protocol):

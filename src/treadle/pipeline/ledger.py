@@ -81,10 +81,14 @@ class Ledger:
             "group": entry.group.key.id, "ticket": entry.ticket, "version": version, "staleness": staleness,
         })
 
-    def forget(self, group: Group) -> None:
+    def closed(self, group: Group) -> None:
         """A ticket was closed: each of its rollouts must have ended."""
         unended = set(group.rollouts) - self._ended
         assert not unended, f"group {group.key.id} was closed while {sorted(unended)} had not ended"
+        self.forget(group)
+
+    def forget(self, group: Group) -> None:
+        """A ticket was given up with an error under way, which may be why a rollout could not be ended."""
         self._ended -= set(group.rollouts)
 
 

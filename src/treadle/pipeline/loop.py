@@ -34,7 +34,7 @@ from treadle.pipeline.placebo import RewardTransform
 from treadle.pipeline.schedule import Schedule, TicketOrder
 from treadle.pipeline.trainer import BlockingThread, Trainer
 from treadle.pipeline.update import UpdatePump
-from treadle.trajectory.group import Sink
+from treadle.trajectory.group import Group, Sink
 
 if TYPE_CHECKING:  # the room's own namespace needs torch
     from treadle.inference.port import Engine
@@ -129,11 +129,14 @@ class Loop:
                     await self._lead()
                     for task in others:
                         task.cancel()
-        except DeadlineExceeded as expired:
-            self.parts.ledger.tell("wait.expired", {"what": str(expired), "action": "the run was stopped"})
+        except BaseException as error:
+            if isinstance(error, DeadlineExceeded):
+                self.parts.ledger.tell("wait.expired", {"what": str(error), "action": "the run was stopped"})
+            self._close_open_tickets(self.parts.ledger.forget)
             raise
+        else:
+            self._close_open_tickets(self.parts.ledger.closed)
         finally:
-            self._close_open_tickets()
             self.parts.ledger.board = None
         if self.parts.checkpoints is not None:
             await self.parts.checkpoints.save(update=self.board.batches)
@@ -176,12 +179,12 @@ class Loop:
         finally:
             self.board.occupied = ""
 
-    def _close_open_tickets(self) -> None:
+    def _close_open_tickets(self, close: Callable[[Group], None]) -> None:
         """What was admitted and not trained ends here: dropped, reason `cancelled`."""
         for entry in list(self.board.entries.values()):
             if entry.state not in (State.DROPPED, State.TRAINED):
                 self.board.move(entry, State.DROPPED, reason="cancelled")
                 self.parts.ledger.judged(entry)
-            self.parts.ledger.forget(entry.group)
+            close(entry.group)
             self.board.remove(entry.ticket)
             self.permits.give_back(entry.ticket)

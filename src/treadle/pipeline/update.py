@@ -79,7 +79,7 @@ class UpdatePump:
         board.version = self.trainer.version
         board.batches += 1
         for entry in batch:
-            self.ledger.forget(entry.group)
+            self.ledger.closed(entry.group)
             board.remove(entry.ticket)
             permits.give_back(entry.ticket)
         board.touch()

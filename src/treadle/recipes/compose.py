@@ -15,10 +15,10 @@ from pathlib import Path
 import torch
 
 from treadle.core.clock import SystemClock
-from treadle.core.errors import ConfigError, StoreError
+from treadle.core.errors import ConfigError, EnvError, StoreError
 from treadle.core.events import Listener
 from treadle.envs.host import EnvHost
-from treadle.envs.task import Taskset
+from treadle.envs.task import Taskset, size_of
 from treadle.models.policy import Policy
 from treadle.recipes.folder import RunFolder
 from treadle.recipes.recipe import Recipe
@@ -82,8 +82,8 @@ def _refuse_empty(recipe: Recipe, taskset: Taskset) -> None:
         used["evaluation.split"] = recipe.evaluation.split
     for key, split in used.items():
         try:
-            size = taskset.size(split)
-        except ValueError as error:
+            size = size_of(taskset, split)
+        except EnvError as error:
             raise ConfigError(f"{key}: {error}") from error
         if size == 0:
             off = "pipeline.updates=0" if key == "pipeline.updates" else f"{key.partition('.')[0]}=None"
