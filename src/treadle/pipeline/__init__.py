@@ -1,4 +1,4 @@
-"""Floor 4: generate -> evaluate -> update. One asyncio controller, three pumps, one ledger, one watchdog.
+"""Floor 4: generate -> evaluate -> update. One asyncio controller, three pumps, one ledger; every wait has a deadline.
 
     generate pump   takes a permit, turns a ticket into n rollouts, scores them while their envs are open
     evaluate pump   takes generated groups, runs the filters on the raw reward: ready | dropped(reason)
