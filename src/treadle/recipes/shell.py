@@ -12,23 +12,33 @@ from treadle.pipeline.evaluation import EvaluationConfig
 from treadle.recipes.recipe import ColdStartPlan, Recipe
 from treadle.recipes.world import ShellWorld
 
+SHELL_FAMILIES = (
+    "show-file", "first-lines", "last-lines", "count-lines", "count-words", "count-matches", "count-files",
+    "find-lines", "which-file", "find-name", "largest-file", "sum-column", "sort-lines", "unique-lines",
+    "write-file", "append-line", "make-folder", "copy-file", "move-file", "delete-file", "replace-word",
+    "pack-folder", "make-executable", "compare-files",
+)
+"""What `shell` trains on: every craft of the suite is in it. The suite has more families of some."""
+
 
 def shell() -> Recipe:
     """SmolLM2-135M-Instruct, cold start on 96 demonstrations, then GRPO on what the shell answers."""
     return Recipe(
         name="shell",
-        world=ShellWorld(),
+        world=ShellWorld(
+            families=SHELL_FAMILIES, train_levels=("easy", "medium", "easy", "medium", "hard"), train_wordings=5
+        ),
         limits=RolloutLimits(max_turns=4, max_tokens_per_turn=48, max_context=512),
         rewards=Rewards(main="correct"),
-        engine=EngineConfig(slots=64, context=512, kv_budget_tokens=24576),
+        engine=EngineConfig(slots=128, context=512, kv_budget_tokens=40960),
         coldstart=ColdStartPlan(
-            demonstrations=DemonstrationPlan(most=96, per_family=4),
-            training=ColdStartConfig(epochs=3, demonstrations_per_update=8),
-            learner=LearnerConfig(lr=5e-5, tokens_per_pack=1024),
+            demonstrations=DemonstrationPlan(most=96, per_family=4, first=1_000_000),
+            training=ColdStartConfig(epochs=4, demonstrations_per_update=8),
+            learner=LearnerConfig(lr=5e-5, schedule="linear", total_updates=54),
         ),
-        learner=LearnerConfig(lr=1e-5, tokens_per_pack=1024),
-        pipeline=PipelineConfig(group_size=8, groups_per_update=8, updates=30),
-        evaluation=EvaluationConfig(tasks=300, untouched_tasks=60),
+        learner=LearnerConfig(lr=2e-5),
+        pipeline=PipelineConfig(group_size=8, groups_per_update=16, updates=22),
+        evaluation=EvaluationConfig(tasks=300, untouched_tasks=60, at_once=128),
     )
 
 

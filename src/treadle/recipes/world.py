@@ -70,6 +70,8 @@ class ShellWorld:
     """Levels that training and demonstrations draw from, in turn: one that is named twice comes twice as often."""
     heldout_levels: tuple[str, ...] = ("easy", "medium", "hard")
     """Levels that evaluation draws from."""
+    train_wordings: int | None = None
+    """How many of each level's training wordings are used; None takes all. Held-out wordings are always all used."""
     sandbox: str = "bubblewrap"
     """`bubblewrap`, or `none-unsafe`: commands of the model run on this machine as this user."""
 
@@ -83,7 +85,9 @@ class ShellWorld:
 
         def of(levels: Sequence[str]) -> ShellTaskset:
             try:
-                return ShellTaskset(self.seed, families=self.families, levels=levels)
+                return ShellTaskset(
+                    self.seed, families=self.families, levels=levels, train_wordings=self.train_wordings
+                )
             except ValueError as error:
                 raise ConfigError(f"world: {error}") from error
 

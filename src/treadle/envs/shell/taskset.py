@@ -3,7 +3,7 @@
 Task number i of a split is a pure function of (seed, split, i). Families take turns in an order that the seed draws,
 and the level moves on with each turn of the wheel: any run of as many tasks as there are families holds each
 family once, and any run of that many times the number of levels holds each pair of family and level once. A level
-that is named twice comes twice as often.
+that is named twice comes twice as often. `train_wordings` keeps training to the first few wordings of each level.
 """
 
 from __future__ import annotations
@@ -28,8 +28,12 @@ class ShellTaskset:
     """File tasks for a Linux shell. Raises ValueError for an unknown family or level."""
 
     def __init__(
-        self, seed: int = 0, *, families: Sequence[str] | None = None, levels: Sequence[str] | None = None
+        self, seed: int = 0, *, families: Sequence[str] | None = None, levels: Sequence[str] | None = None,
+        train_wordings: int | None = None,
     ) -> None:
+        if train_wordings is not None and train_wordings < 1:
+            raise ValueError(f"train_wordings: got {train_wordings}, expected >= 1 or none")
+        self._train_wordings = train_wordings
         known = {family.name: family for family in FAMILIES}
         chosen = _chosen("families", families, tuple(known))
         if len(set(chosen)) != len(chosen):
@@ -63,7 +67,8 @@ class ShellTaskset:
         family, level = self._turn(split, index)
         rng = self._stream.at(split, index).python()
         chosen = family.level(level)
-        wording = rng.choice(chosen.wordings(split))
+        known = chosen.wordings(split)
+        wording = rng.choice(known[: self._train_wordings] if split == "train" else known)
         draw = Draw(rng, split)
         draft = chosen.build(draw)
         prompt = wording.format(**draft.slots)
