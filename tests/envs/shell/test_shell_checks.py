@@ -174,6 +174,17 @@ def test_a_compressed_bomb_is_read_only_up_to_a_bound():
     assert not TarOf(members={"d/a": bytes(64 << 20)}, zipped=True).holds(bomb)
 
 
+def test_a_sparse_member_that_claims_to_be_huge_is_not_read():
+    entry = tarfile.TarInfo("a")
+    entry.size, entry.pax_headers = 1, {"GNU.sparse.map": "0,1", "GNU.sparse.size": str(1 << 40)}
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        archive.addfile(entry, io.BytesIO(b"x"))
+    with tarfile.open(fileobj=io.BytesIO(content.getvalue())) as archive:
+        assert archive.getmember("a").size == 1 << 40
+    assert not TarOf(members={"a": b"x"}).holds(content.getvalue())
+
+
 @pytest.mark.parametrize(
     ("modes", "passes"),
     [

@@ -167,9 +167,12 @@ class TarOf:
         for entry in archive:
             if entry.isdir():
                 continue
-            stream = archive.extractfile(entry) if entry.isreg() else None
-            if stream is None:
+            wanted = self.members.get(bare_path(entry.name))
+            # The size first: a sparse member of a few bytes may claim to be gigabytes long.
+            if wanted is None or not entry.isreg() or entry.size != len(wanted):
                 return False
+            stream = archive.extractfile(entry)
+            assert stream is not None, "a regular member has content"
             found[bare_path(entry.name)] = stream.read()
         return found == dict(self.members)
 
