@@ -33,11 +33,28 @@ NOTES = (
 """Events whose plain line is printed above the view."""
 
 
+class _Terminal(Console):
+    """A console that falls silent when its reader goes away, where rich would end the process."""
+
+    def on_broken_pipe(self) -> None:
+        """Print nothing more."""
+        self.quiet = True
+
+
+class _Drawing(Live):
+    """Its refreshes, which come from a thread, never raise."""
+
+    def refresh(self) -> None:
+        """Draw, if there still is something to draw on."""
+        with contextlib.suppress(OSError, ValueError):
+            super().refresh()
+
+
 class LiveView:
     """A listener and a context manager."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console()
+        self.console = console or _Terminal()
         self._lock = threading.Lock()
         self._stage = self._label = ""
         self._done = self._total = 0
@@ -47,7 +64,7 @@ class LiveView:
         self._update: Event | None = None
         self._evaluations: list[Evaluated] = []
         self._notes = PlainLines(lambda line: self.console.print(line, markup=False, highlight=False))
-        self._live = Live(console=self.console, refresh_per_second=4, transient=True, get_renderable=self._draw)
+        self._live = _Drawing(console=self.console, refresh_per_second=4, transient=True, get_renderable=self._draw)
 
     def __enter__(self) -> LiveView:
         self._live.start()
