@@ -174,6 +174,12 @@ def test_a_compressed_bomb_is_read_only_up_to_a_bound():
     assert not TarOf(members={"d/a": bytes(64 << 20)}, zipped=True).holds(bomb)
 
 
+def test_a_damaged_compressed_archive_does_not_pass():
+    whole = gzip.compress(tar({"d/a": b"hello"}))
+    damaged = [whole[:at] + b"\xff\xff" + whole[at + 2 :] for at in range(len(whole))]
+    assert not any(TarOf(members={"d/a": b"other"}, zipped=True).holds(content) for content in damaged)
+
+
 def test_a_sparse_member_that_claims_to_be_huge_is_not_read():
     entry = tarfile.TarInfo("a")
     entry.size, entry.pax_headers = 1, {"GNU.sparse.map": "0,1", "GNU.sparse.size": str(1 << 40)}

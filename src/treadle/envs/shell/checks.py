@@ -12,6 +12,7 @@ import gzip
 import io
 import re
 import tarfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -159,7 +160,7 @@ class TarOf:
             plain = gzip.GzipFile(fileobj=io.BytesIO(content)).read(_UNPACKED_BYTES) if self.zipped else content
             with tarfile.open(fileobj=io.BytesIO(plain), mode="r:") as archive:
                 return self._same(archive)
-        except (tarfile.TarError, OSError, EOFError, ValueError, OverflowError):
+        except (tarfile.TarError, zlib.error, OSError, EOFError, ValueError, OverflowError):
             return False
 
     def _same(self, archive: tarfile.TarFile) -> bool:
