@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from treadle.agents.limits import Rewards
+from treadle.agents.limits import Rewards, chars_beyond
 from treadle.agents.ports import Rendering
 from treadle.core.errors import EnvError
 from treadle.core.outcome import CANCELLED, OK, Origin, Outcome, failure, limit
@@ -20,6 +20,9 @@ from treadle.core.seeds import Stream
 from treadle.envs.host import EnvHost
 from treadle.envs.task import Task, Taskset, demonstration_of, size_of, task_of
 from treadle.trajectory.group import Group, GroupKey, Sink
+
+HOPELESS = 32
+"""So many failures and nothing else end the search."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +91,7 @@ class Demonstrator:
         size = size_of(self.taskset, plan.split)
         end = plan.first + (plan.tries if size is None else min(plan.tries, size - plan.first))
         at = plan.first
-        while at < end and len(kept) < plan.most:
+        while at < end and len(kept) < plan.most and not (failed == tried >= HOPELESS):
             chosen: list[tuple[int, Task, Sequence[str]]] = []
             taken = dict(families)
             room = min(plan.at_once, plan.most - len(kept))
@@ -152,6 +155,7 @@ class Demonstrator:
         opened = await host.open(task, self.seed.at("env", group.key.ticket))
         if opened.outcome is not None:
             return opened.outcome
+        self._refuse_long(task, chars_beyond(self.max_context, opened.messages), "characters")
         at = group.prompt(self.renderer.first(opened.messages, opened.tools))
         length = len(at)
         for turn, text in enumerate(turns):
@@ -160,17 +164,22 @@ class Demonstrator:
             at = group.demonstrated(rollout, ids, after=at, turn=turn, spans=parsed.spans)
             length += len(ids)
             if length > self.max_context:
-                raise EnvError(f"task {task.id}: the demonstration is longer than {self.max_context} tokens")
+                self._refuse_long(task, length, "tokens")
             step = await host.act(parsed.action, step_id=f"{rollout}:{turn}")
             if step.reward:
                 group.pay(rollout, "step", step.reward, on=at, train=self.rewards.trains("step"))
             if step.outcome is not None or step.terminated:
                 return step.outcome or OK
             if turn + 1 < len(turns):
+                self._refuse_long(task, chars_beyond(self.max_context, step.messages), "characters")
                 bridge = self.renderer.bridge(step.messages, ended=True)
                 at = group.observed(rollout, bridge, after=at, turn=turn)
                 length += len(bridge)
         return limit("turns", "the script ended before the environment did")
+
+    def _refuse_long(self, task: Task, size: int, unit: str) -> None:
+        if size:
+            raise EnvError(f"task {task.id}: a demonstration of {size} {unit} is longer than {self.max_context} tokens")
 
 
 def _line(outcome: Outcome) -> str:

@@ -6,10 +6,24 @@ The one deadline that is a failure is `generate_s`: an engine that does not answ
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from treadle.core.errors import ConfigError
+from treadle.core.messages import Message
 from treadle.trajectory.group import Rollout
+
+CHARS_PER_TOKEN = 512
+"""No vocabulary has a longer token."""
+
+
+def chars_beyond(max_context: int, messages: Sequence[Message]) -> int:
+    """Characters of messages that cannot fit into so many tokens, whatever the tokeniser says; 0 when they may fit.
+
+    Asked before text of the world is tokenised: with a hundred megabytes that takes minutes.
+    """
+    chars = sum(len(message.content or "") for message in messages)
+    return chars if chars > max_context * CHARS_PER_TOKEN else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from treadle.agents.deadline import deadline
-from treadle.agents.limits import Rewards, RolloutLimits
+from treadle.agents.limits import Rewards, RolloutLimits, chars_beyond
 from treadle.agents.ports import Rendering
 from treadle.agents.stages import StageMeter
 from treadle.core.errors import EngineError, EnvError, PromptTooLong, RenderError
@@ -148,6 +148,8 @@ class _Playing:
                 return limit("env", "the environment's own limit")
             if turn + 1 == turns:
                 return limit("turns", f"{turns} turns")
+            if chars := chars_beyond(self.player.limits.max_context, step.messages):
+                return limit("context", f"an observation of {chars} characters")
             ids = self.player.renderer.bridge(step.messages, ended=self.player.renderer.ended(completion.ids))
             if len(self.context) + len(ids) >= self.player.limits.max_context:
                 return limit("context", f"{len(self.context)} + {len(ids)} tokens")
@@ -158,11 +160,13 @@ class _Playing:
 
     def _prompt(self, opened: Opened) -> Segment:
         """The group's prompt. Raises EnvError when this member starts from another one."""
-        ids = self.player.renderer.first(opened.messages, opened.tools)
-        if len(ids) >= self.player.limits.max_context:
+        chars = chars_beyond(self.player.limits.max_context, opened.messages)
+        ids = np.empty(0, np.int32) if chars else self.player.renderer.first(opened.messages, opened.tools)
+        if chars or len(ids) >= self.player.limits.max_context:
+            size = f"{chars} characters" if chars else f"{len(ids)} tokens"
             raise PromptTooLong(
-                f"task {self.plan.task.id}: its prompt has {len(ids)} tokens, limits.max_context is "
-                f"{self.player.limits.max_context}: raise it or shorten the prompt"
+                f"task {self.plan.task.id}: its prompt has {size}, limits.max_context is "
+                f"{self.player.limits.max_context} tokens: raise it or shorten the prompt"
             )
         shared = [s for s in self.group.segments.values() if s.rollout is None]
         if shared and not np.array_equal(shared[0].ids, ids):

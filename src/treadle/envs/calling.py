@@ -182,6 +182,15 @@ async def _stop(task: asyncio.Future[Any]) -> bool:
     return False
 
 
+async def end_strays() -> None:
+    """End every task of the running loop but the calling one: what user code started and left behind.
+
+    Those that refuse are let go of, so this takes no longer than the grace time.
+    """
+    strays = asyncio.all_tasks() - {asyncio.current_task()}
+    await asyncio.gather(*map(_stop, strays))
+
+
 def _abandon(task: asyncio.Task[Any]) -> None:
     """Take a task that cannot be stopped out of its loop's books: the end of the loop would wait for it for ever."""
     asyncio.tasks._unregister_task(task)

@@ -93,8 +93,8 @@ def demonstration_of(taskset: Taskset, task: Task) -> Sequence[str] | None:
         raise EnvError(f"{where}: {type(error).__name__}: {one_line(error)}") from error
     if turns is None:
         return None
-    if not isinstance(turns, list | tuple) or not all(isinstance(turn, str) for turn in turns):
-        raise EnvError(f"{where}: got {type(turns).__name__}, expected a list of texts")
+    if not turns or not isinstance(turns, list | tuple) or not all(isinstance(turn, str) for turn in turns):
+        raise EnvError(f"{where}: got {turns!r:.80}, expected at least one text")
     return turns
 
 

@@ -38,7 +38,7 @@ class PipelineConfig:
     update_s: float = 3600.0
     """Deadline of one optimiser update or one save."""
     failed_batches: int = 3
-    """Batches in a row without one rollout that could be scored, after which the run stops with the last failure."""
+    """Batches in a row that were lost to failed rollouts, after which the run stops with the last failure."""
 
     def __post_init__(self) -> None:
         least = {

@@ -22,6 +22,10 @@ class Filter(Protocol):
         ...
 
 
+LOST = ("failed", "singleton", "min_valid")
+"""Reasons which say that too many rollouts of a group failed."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnoughValid:
     """Drops groups in which too many rollouts failed. Those that did train are counted, failures never vote."""
@@ -33,7 +37,7 @@ class EnoughValid:
     """What the credit rule needs: 2 where siblings are compared."""
 
     def __call__(self, group: Group) -> str | None:
-        """`failed`, `singleton`, `min_valid` or None."""
+        """One of `LOST`, or None."""
         valid = len(group.valid)
         if valid == 0:
             return "failed"

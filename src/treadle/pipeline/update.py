@@ -17,6 +17,7 @@ from treadle.agents.deadline import deadline
 from treadle.pipeline.board import Board, Entry, State
 from treadle.pipeline.config import PipelineConfig
 from treadle.pipeline.failures import nothing_scored
+from treadle.pipeline.filters import LOST
 from treadle.pipeline.ledger import Ledger
 from treadle.pipeline.permits import Permits
 from treadle.pipeline.placebo import RewardTransform
@@ -138,11 +139,11 @@ class UpdatePump:
         })
 
     def _give_up_on_failures(self, batch: Sequence[Entry]) -> None:
-        """Raise the last failure when batch after batch has nothing that could be scored: that is no bad luck."""
-        if any(entry.group.valid for entry in batch):
+        """Raise the last failure when batch after batch is lost to failed rollouts: that is no bad luck."""
+        if any(entry.reason not in LOST for entry in batch):
             self._failed_batches = 0
             return
         self._failed_batches += 1
         if self._failed_batches >= self.config.failed_batches:
-            what = f"no rollout of {self._failed_batches} batches in a row could be scored"
+            what = f"no group of {self._failed_batches} batches in a row had enough rollouts that could be scored"
             raise nothing_scored(what, [entry.group for entry in batch])

@@ -25,6 +25,9 @@ from concurrent.futures import Future, wait
 from types import FrameType
 from typing import Any, TypeVar
 
+from treadle.core.errors import EnvError
+from treadle.envs.calling import end_strays
+
 T = TypeVar("T")
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 """What pulls the brake."""
@@ -88,6 +91,20 @@ def block(work: Callable[[Brake], Coroutine[Any, Any, T]]) -> T:
     return _beside(work, brake)
 
 
+async def _alone(work: Callable[[Brake], Coroutine[Any, Any, T]], brake: Brake) -> T:
+    """The result of `work`. No task outlives it: what user code left running is ended, so that the loop can end."""
+    try:
+        return await work(brake)
+    except asyncio.CancelledError:
+        if brake.cancelled:
+            raise
+        raise EnvError(
+            "the run was cancelled from inside: an environment must cancel only tasks that it started"
+        ) from None
+    finally:
+        await end_strays()
+
+
 def _here(work: Callable[[Brake], Coroutine[Any, Any, T]], brake: Brake) -> T:
     """Run it in this thread."""
 
@@ -98,7 +115,7 @@ def _here(work: Callable[[Brake], Coroutine[Any, Any, T]], brake: Brake) -> T:
 
     with _signals(brake, second):
         try:
-            return asyncio.run(work(brake))
+            return asyncio.run(_alone(work, brake))
         except asyncio.CancelledError:
             if brake.cancelled:
                 raise KeyboardInterrupt from None
@@ -111,7 +128,7 @@ def _beside(work: Callable[[Brake], Coroutine[Any, Any, T]], brake: Brake) -> T:
 
     def run() -> None:
         try:
-            ended.set_result(asyncio.run(work(brake)))
+            ended.set_result(asyncio.run(_alone(work, brake)))
         except BaseException as error:  # a thread's border: whatever ended it is raised in the thread that waits
             ended.set_exception(error)
 

@@ -83,8 +83,9 @@ def _refuse_empty(recipe: Recipe, taskset: Taskset) -> None:
     for key, split in used.items():
         try:
             size = size_of(taskset, split)
-        except EnvError as error:
-            raise ConfigError(f"{key}: {error}") from error
+        except EnvError as error:  # a ValueError says that there is no such split
+            said = error.__cause__ if isinstance(error.__cause__, ValueError) else error
+            raise ConfigError(f"{key}: {said}") from error
         if size == 0:
             off = "pipeline.updates=0" if key == "pipeline.updates" else f"{key.partition('.')[0]}=None"
             raise ConfigError(f"{key}: the split {split!r} holds no task; give the taskset some, or set {off}")

@@ -37,7 +37,7 @@ class RunFolder:
                 continue
             except OSError as error:
                 raise StoreError(f"run folder {path} cannot be made: {error.strerror}; set runs=FOLDER") from error
-            return cls(path)
+            return cls(path.absolute())  # an environment may change the working directory
         raise StoreError(f"run folder {runs / stem}: a hundred of that name exist; wait a second and try again")
 
     @classmethod
