@@ -28,7 +28,7 @@ def shell() -> Recipe:
         world=ShellWorld(
             families=SHELL_FAMILIES, train_levels=("easy", "medium", "easy", "medium", "hard"), train_wordings=5
         ),
-        limits=RolloutLimits(max_turns=4, max_tokens_per_turn=48, max_context=512),
+        limits=RolloutLimits(max_turns=4, max_tokens_per_turn=40, max_context=512),
         rewards=Rewards(main="correct"),
         engine=EngineConfig(slots=128, context=512, kv_budget_tokens=40960),
         coldstart=ColdStartPlan(
@@ -36,9 +36,9 @@ def shell() -> Recipe:
             training=ColdStartConfig(epochs=4, demonstrations_per_update=8),
             learner=LearnerConfig(lr=5e-5, schedule="linear", total_updates=54),
         ),
-        learner=LearnerConfig(lr=2e-5),
-        pipeline=PipelineConfig(group_size=8, groups_per_update=16, updates=22),
-        evaluation=EvaluationConfig(tasks=300, untouched_tasks=60, at_once=128),
+        learner=LearnerConfig(lr=3e-5),
+        pipeline=PipelineConfig(group_size=8, groups_per_update=16, updates=20),
+        evaluation=EvaluationConfig(tasks=288, untouched_tasks=72, temperature=1.0, at_once=128),
     )
 
 
