@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import os
+import platform
 import shutil
 import sys
 import tempfile
@@ -12,8 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-LEAST_DISK_GB = 3.0
-"""Weights unpacked once, and one checkpoint with its optimiser state."""
+LEAST_DISK_GB = 5.0
+"""Weights unpacked once, and two checkpoints with their optimiser state."""
+LEAST_PYTHON = (3, 11)
 
 
 def add(commands: Any) -> None:
@@ -26,8 +28,9 @@ def add(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print every check; 1 if one failed."""
     checks: tuple[tuple[str, Callable[[], str]], ...] = (
-        ("python", _python), ("torch", _torch), ("transformers", _transformers), ("processor", _processor),
-        ("sandbox", _sandbox), ("model", lambda: _model(args.model)), ("disk", _disk), ("run folder", _runs),
+        ("python", _python), ("torch", _torch), ("transformers", _transformers), ("machine", _machine),
+        ("sandbox", _sandbox), ("model", lambda: _model(args.model)), ("model cache", _cache),
+        ("run folder", lambda: _writable(Path.cwd(), "runs=FOLDER")),
     )
     failed = 0
     for name, check in checks:
@@ -36,7 +39,12 @@ def run(args: argparse.Namespace) -> int:
         except Missing as error:
             failed += 1
             line = f"FAIL  {name}: {error}"
+        except ImportError as error:
+            failed += 1
+            line = f"FAIL  {name}: cannot be checked, {error}"
         print(line)
+    if failed:
+        print(f"{failed} of {len(checks)} checks failed")
     return 1 if failed else 0
 
 
@@ -45,14 +53,18 @@ class Missing(Exception):
 
 
 def _python() -> str:
-    return ".".join(map(str, sys.version_info[:3]))
+    version = platform.python_version()
+    if sys.version_info < LEAST_PYTHON:
+        raise Missing(f"{version}, expected at least {'.'.join(map(str, LEAST_PYTHON))}")
+    return f"{version}, {sys.executable}"
 
 
 def _torch() -> str:
     version = _installed("torch", "pip install torch")
     import torch
 
-    return f"{version}, {torch.get_num_threads()} threads"
+    device = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ", no GPU (none is needed)"
+    return f"{version}, {torch.get_num_threads()} threads{device}"
 
 
 def _transformers() -> str:
@@ -66,8 +78,9 @@ def _installed(package: str, remedy: str) -> str:
         raise Missing(f"not installed; {remedy}") from None
 
 
-def _processor() -> str:
-    return f"{os.cpu_count()} cores"
+def _machine() -> str:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    return f"{platform.system()} on {platform.machine()}, {os.cpu_count()} cores, {memory:.0f} GB memory"
 
 
 def _sandbox() -> str:
@@ -76,35 +89,38 @@ def _sandbox() -> str:
     reason = BubblewrapSandbox.available()
     if reason is not None:
         raise Missing(reason)
-    return "bubblewrap starts"
+    return f"bubblewrap starts, {shutil.which('bwrap')}"
 
 
 def _model(ref: str) -> str:
     from treadle.core.errors import ModelError
-    from treadle.models.source import locate
+    from treadle.models.source import locate, require_chat_template
 
     try:
         source = locate(ref)
+        if source.ready and source.folder is not None:
+            require_chat_template(source.folder)
     except ModelError as error:
         raise Missing(str(error)) from None
     return source.line
 
 
-def _disk() -> str:
+def _cache() -> str:
     from treadle.models.source import cache_folder
 
     at = cache_folder()
     while not at.exists():
         at = at.parent
-    free = shutil.disk_usage(at).free / 1e9
-    if free < LEAST_DISK_GB:
-        raise Missing(f"{free:.1f} GB free under {at}, expected at least {LEAST_DISK_GB:g}; set TREADLE_CACHE")
-    return f"{free:.0f} GB free under {at}"
+    return _writable(at, "TREADLE_CACHE=FOLDER")
 
 
-def _runs() -> str:
+def _writable(folder: Path, remedy: str) -> str:
+    """Whether files can be made there and there is room."""
     try:
-        with tempfile.TemporaryDirectory(dir=Path.cwd()):
-            return f"{Path.cwd()} can be written"
+        with tempfile.TemporaryDirectory(dir=folder):
+            free = shutil.disk_usage(folder).free / 1e9
     except OSError as error:
-        raise Missing(f"{Path.cwd()} cannot be written ({error.strerror}); set runs=FOLDER") from None
+        raise Missing(f"{folder} cannot be written ({error.strerror}); set {remedy}") from None
+    if free < LEAST_DISK_GB:
+        raise Missing(f"{free:.1f} GB free under {folder}, expected at least {LEAST_DISK_GB:g}; set {remedy}")
+    return f"{folder} can be written, {free:.0f} GB free"

@@ -85,8 +85,9 @@ def _ours(path: Path, call: Callable[[], object], what: str) -> object:
     except ConfigError:
         raise
     except Exception as error:  # the border to a user's recipe file, which may raise anything
-        at = [str(frame.lineno) for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-        line = at[-1] if at else str(getattr(error, "lineno", None) or "?")
+        frames = traceback.extract_tb(error.__traceback__)
+        at = [frame.lineno for frame in frames if Path(frame.filename).absolute() == path.absolute()]
+        line = at[-1] if at else getattr(error, "lineno", None) or "?"
         said = (str(error).strip().splitlines() or [""])[0]
         raise ConfigError(f"{what}, line {line}: {type(error).__name__}: {said}") from error
 
