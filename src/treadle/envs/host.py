@@ -159,7 +159,7 @@ class EnvHost:
         while not self._freed.done():
             try:
                 await asyncio.wait({self._freed})
-            except asyncio.CancelledError as error:
+            except asyncio.CancelledError as error:  # raised again below, once the environment is freed
                 cancelled = error
         if cancelled is not None:
             raise cancelled
