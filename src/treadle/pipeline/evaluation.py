@@ -165,7 +165,7 @@ class Evaluator:
             group = Group(key, sink=self.sink)
             try:
                 await self.player.play(group, task, priority=LOW_PRIORITY + number)
-            except BaseException:
+            except BaseException:  # given up, whatever the reason; it is raised again
                 self.ledger.forget(group)
                 raise
             self.ledger.closed(group)

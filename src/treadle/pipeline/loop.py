@@ -129,7 +129,7 @@ class Loop:
                     await self._lead()
                     for task in others:
                         task.cancel()
-        except BaseException as error:
+        except BaseException as error:  # the books must not hide it; it is raised again
             if isinstance(error, DeadlineExceeded):
                 self.parts.ledger.tell("wait.expired", {"what": str(error), "action": "the run was stopped"})
             self._close_open_tickets(self.parts.ledger.forget)
