@@ -99,7 +99,7 @@ class Caller:
         try:
             return task.result()
         except (Exception, asyncio.CancelledError, KeyboardInterrupt):
-            raise
+            raise  # ordinary failures, and a stop that was asked for: as they are
         except BaseException as raised:  # GeneratorExit, a panic of native code: no business of the loop's
             raise _fault(raised) from raised
 
