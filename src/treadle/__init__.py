@@ -67,6 +67,19 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors
 
 __version__ = "0.1.0"
 
+__all__ = [
+    "Action", "Algorithm", "Author", "CodeBlock", "ColdStartConfig", "ColdStartPlan", "ConfigError", "CreditRule",
+    "DeadlineExceeded", "DemonstrationPlan", "DrGrpo", "EngineConfig", "EngineError", "Env", "EnvContext",
+    "EnvError", "Evaluation", "EvaluationConfig", "Event", "FencedParser", "Forest", "Fork", "GraderError", "Group",
+    "Grpo", "HermesParser", "HostConfig", "Imitation", "InfraError", "LearnerConfig", "ListTaskset", "Listener",
+    "Loss", "LossTerms", "Message", "ModelError", "Nll", "NodeCredit", "Origin", "Outcome", "PathCredit",
+    "PipelineConfig", "PlainParser", "Played", "Policy", "PpoClip", "PromptTooLong", "Recipe", "RenderError",
+    "Rewards", "Rloo", "Rollout", "RolloutLimits", "Run", "RunResult", "SandboxError", "Segment",
+    "SeqMeanTokenMean", "SeqSumConst", "ShellWorld", "Status", "Step", "StoreError", "Task", "Taskset", "TokenMean",
+    "ToolCall", "ToolError", "ToolResult", "ToolSpec", "TreadleError", "World", "__version__", "assistant",
+    "center", "compose", "evaluate", "read_group", "read_groups", "rollout", "system", "tool", "train", "user",
+]
+
 _HOME: dict[str, tuple[str, ...]] = {
     "agents.demonstrator": ("DemonstrationPlan",),
     "agents.limits": ("Rewards", "RolloutLimits"),
@@ -110,7 +123,6 @@ _HOME: dict[str, tuple[str, ...]] = {
 """Module below `treadle` to the public names that live in it."""
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 
-__all__ = ["__version__", *sorted(_MODULE)]
 
 
 def __getattr__(name: str) -> Any:

@@ -21,7 +21,7 @@ from types import FrameType
 from typing import IO
 
 from treadle.cli import doctor, evaluate, recipes, rollout, show, train
-from treadle.core.errors import ConfigError, TreadleError
+from treadle.core.errors import ConfigError, DeadlineExceeded, TreadleError
 
 COMMANDS = (train, evaluate, rollout, show, doctor, recipes)
 INTERRUPTED = 130
@@ -48,6 +48,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
     except ConfigError as error:
         return _say(error, 2)
+    except DeadlineExceeded as error:
+        code = _say(error, 1)
+        if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
+            os._exit(code)  # the update that hangs would hold the process for ever
+        return code
     except TreadleError as error:
         return _say(error, 1)
     except KeyboardInterrupt:

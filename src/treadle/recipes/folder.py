@@ -96,7 +96,7 @@ class RunFolder:
         free = shutil.disk_usage(self.path).free
         if free < size:
             raise StoreError(
-                f"run folder {self.path}: {free / 1e9:.1f} GB are free, checkpoints need {size / 1e9:.1f} GB: free "
+                f"run folder {self.path}: {free / 1e6:,.0f} MB are free, checkpoints need {size / 1e6:,.0f} MB: free "
                 "some disk space or set runs=FOLDER"
             )
 

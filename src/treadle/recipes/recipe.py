@@ -80,8 +80,8 @@ class Recipe:
     def __post_init__(self) -> None:
         if self.limits.temperature == 0:
             raise ConfigError(
-                f"limits.temperature=0 contradicts learner.temperature={self.learner.temperature}: greedy rollouts of a "
-                "group are all the same and teach nothing; evaluation.temperature=0 evaluates greedily"
+                f"limits.temperature=0 contradicts learner.temperature={self.learner.temperature}: greedy rollouts of "
+                "a group are all the same and teach nothing; evaluation.temperature=0 evaluates greedily"
             )
         if self.learner.temperature != self.limits.temperature:
             raise ConfigError(

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import resource
+import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
@@ -32,7 +33,7 @@ from treadle.algorithms.aggregation import TokenMean
 from treadle.algorithms.imitation import Imitation
 from treadle.algorithms.losses import Nll
 from treadle.core.clock import SystemClock
-from treadle.core.errors import DeadlineExceeded, TreadleError
+from treadle.core.errors import DeadlineExceeded, StoreError, TreadleError
 from treadle.core.events import Fanout, Listener, Value
 from treadle.core.seeds import Stream
 from treadle.envs.host import EnvHost
@@ -45,6 +46,7 @@ from treadle.pipeline.checkpoints import Checkpoints
 from treadle.pipeline.coldstart import ColdStart
 from treadle.pipeline.evaluation import Evaluation, Evaluator
 from treadle.pipeline.first_error import first_error
+from treadle.pipeline.heartbeat import heartbeat
 from treadle.pipeline.ledger import Ledger
 from treadle.pipeline.loop import Loop, LoopParts, default_filters
 from treadle.pipeline.placebo import PermuteRewards
@@ -96,8 +98,12 @@ class Run:
         self.folder = folder
         self.tools = tools
         self.evaluations: dict[str, Evaluation] = {}
-        folder.write_recipe(recipe.toml())
-        self.store = TrajectoryStore(folder.database, clock=tools.clock)
+        self.store = TrajectoryStore(folder.database, clock=tools.clock)  # first: it keeps a second writer away
+        try:
+            folder.write_recipe(recipe.toml())
+        except StoreError:
+            self.store.close()
+            raise
         self.engine = LocalEngine(tools.policy, recipe.engine, clock=tools.clock, decode=tools.renderer.decode)
         self.ledger = Ledger(
             Fanout(self.store, *map(Shield, listeners)), meter=StageMeter(tools.clock), rewards=recipe.rewards
@@ -116,6 +122,7 @@ class Run:
         self._stack.enter_context(self.store)
         self._stack.enter_context(self.thread)
         await self._stack.enter_async_context(self.engine)
+        self._stack.enter_context(heartbeat(say=self._warn, tell=self._slept))
         return self
 
     async def __aexit__(
@@ -138,7 +145,7 @@ class Run:
         try:
             await self._stages()
         except BaseException as error:  # told to the listeners and passed on
-            if isinstance(error, TreadleError) and not isinstance(error, DeadlineExceeded):  # its thread is free
+            if isinstance(error, Exception) and not isinstance(error, DeadlineExceeded):  # its thread is free
                 await self._salvage()
             self._tell("run.failed", began, type=type(error).__name__, message=str(error))
             raise
@@ -287,6 +294,15 @@ class Run:
         with contextlib.suppress(TreadleError):
             if self._saver is not None:
                 await self._saver.save(update=0)
+
+    def _slept(self, what: str) -> None:
+        self.ledger.tell("wait.expired", {"what": what, "action": "the run goes on"})
+
+    @staticmethod
+    def _warn(line: str) -> None:
+        """Say it now: events have to wait for the loop."""
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(f"treadle: {line}\n")
 
     def _tell(self, name: str, began: float, **facts: Value) -> None:
         self.ledger.tell(name, {
