@@ -141,7 +141,7 @@ def test_a_split_without_tasks_is_refused_before_anything_starts():
 def test_a_full_disk_is_noticed_before_anything_starts(monkeypatch):
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10, 9, 1))
-    with pytest.raises(treadle.StoreError, match=r"GB are free, checkpoints need .* set runs=FOLDER"):
+    with pytest.raises(treadle.StoreError, match=r"MB are free, checkpoints need .* set runs=FOLDER"):
         treadle.train(words(), view="none")
     assert list(Path("runs").iterdir()) == []
 

@@ -403,7 +403,8 @@ print(len(groups) > 3, all(s.parent is None or s.parent in g.segments for g in g
 print(error)
 """
     told = _in_a_sandbox("--size", "2000000", "--tmpfs", "/mnt", code=code).splitlines()
-    assert told == ["True True", "/mnt/run/run.db cannot be written: database or disk is full"]
+    full = "/mnt/run/run.db cannot be written: database or disk is full; free some disk space or set runs=FOLDER"
+    assert told == ["True True", full]
 
 
 def test_a_read_only_folder_can_be_read_and_not_written(tmp_path: Path) -> None:

@@ -85,14 +85,13 @@ def _ended_at_once() -> Iterator[None]:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    """Leave, with what was printed on its way and the terminal's cursor shown."""
-    with contextlib.suppress(OSError, ValueError, RuntimeError):  # a stream may be closed, or be written to just now
-        if sys.stdout.isatty():
-            sys.stdout.write(SHOW_CURSOR)
-        sys.stdout.flush()
-    with contextlib.suppress(OSError, ValueError, RuntimeError):
-        sys.stderr.write("treadle: interrupted\n")
-        sys.stderr.flush()
+    """Leave, with what was printed on its way and the terminal's cursor shown. A live view may hold `sys.stdout`."""
+    for stream, word in ((sys.__stdout__, SHOW_CURSOR), (sys.__stderr__, "treadle: interrupted\n")):
+        with contextlib.suppress(OSError, ValueError, RuntimeError):  # it may be closed, or be written to just now
+            if stream is not None:
+                stream.flush()
+                if stream is sys.__stderr__ or stream.isatty():
+                    os.write(stream.fileno(), word.encode())
     os._exit(INTERRUPTED)
 
 

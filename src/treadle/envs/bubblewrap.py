@@ -24,7 +24,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from treadle.core.errors import SandboxError
+from treadle.core.errors import EnvError, SandboxError
 from treadle.envs import seccomp
 from treadle.envs.box import START_S, Box, BoxedSandbox, Pipes
 from treadle.envs.driver import SWEEP_ALL, driver
@@ -68,7 +68,14 @@ class BubblewrapSandbox(BoxedSandbox):
         await box.ready(_areas)
         if old is not None and old.areas:
             most = self.limits.workspace_files
-            copy_tree(old.workspace, box.areas[0], owner=_owner(), most_bytes=self.limits.file_bytes, most_files=most)
+            try:
+                copy_tree(
+                    old.workspace, box.areas[0], owner=_owner(), most_bytes=self.limits.file_bytes, most_files=most
+                )
+            except (OSError, EnvError) as error:
+                await box.end()
+                box.release()
+                raise SandboxError(f"sandbox: a new one could not take over the workspace: {error}") from error
         return box
 
 
@@ -83,8 +90,11 @@ def _areas(greeting: str) -> tuple[int, list[Path]]:
 
 def _spawned(limits: SandboxLimits) -> Box:
     """Start one bwrap."""
-    pipes = Pipes(owner=_owner())
-    passed = _Passed(pipes)
+    try:
+        pipes = Pipes(owner=_owner())
+        passed = _Passed(pipes)
+    except OSError as error:
+        raise SandboxError(f"sandbox: cannot start bwrap: {error}") from error
     try:
         process = _spawn(passed, limits)
     except OSError as error:

@@ -157,7 +157,7 @@ class LocalEngine:
             if done:
                 return future.result()
             if not self._worker.alive:
-                raise EngineError(f"{what}: the engine is closed")
+                raise EngineError(f"{what}: the engine is closed {self._worker.died}".rstrip())
             if self._worker.counters.steps == steps:
                 holders = ", ".join(self.policy.gate.holders()) or "nobody"
                 raise EngineError(
@@ -167,6 +167,8 @@ class LocalEngine:
             steps = self._worker.counters.steps
 
     def _require_alive(self) -> None:
+        if self._worker.died:
+            raise EngineError(f"the engine's thread ended with {self._worker.died}")
         if not self._worker.alive:
             raise EngineError("the engine is not running: use it inside `async with engine:`")
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from treadle.core.errors import one_line
 from treadle.core.ports import Clock, Finish
 from treadle.inference.arena import Arena
 from treadle.inference.attention import StepAttention
@@ -81,6 +82,8 @@ class Worker:
         self._inbox: deque[Callable[[], None]] = deque()
         self._wake = threading.Condition()
         self._stopping = False
+        self.died = ""
+        """What ended the thread before its time; empty while it is well."""
         self._thread = threading.Thread(target=self._run, name="treadle-engine", daemon=True)
 
     def start(self) -> None:
@@ -135,16 +138,19 @@ class Worker:
     # The thread.
 
     def _run(self) -> None:
+        reason = "the engine was closed while the request was in flight"
         try:
             while self._next():
                 self._step()
-        finally:
-            self._stopping = True
-            self._run_inbox()
-            for flight in self.scheduler.everyone():
-                self._fail(flight, "the engine was closed while the request was in flight")
-            for drain in self._drains:
-                drain.done()
+        except BaseException as error:  # the thread's border: those who wait must hear of its end, whatever it was
+            self.died = f"{type(error).__name__}: {one_line(error)}"
+            reason = f"the engine's thread ended with {self.died}"
+        self._stopping = True
+        self._run_inbox()
+        for flight in self.scheduler.everyone():
+            self._fail(flight, reason)
+        for drain in self._drains:
+            drain.done()
 
     def _next(self) -> bool:
         """Run the inbox, wait for work. False when the thread must end."""
@@ -179,8 +185,8 @@ class Worker:
                 works = self.scheduler.plan(version)
                 if works:
                     self._forward(works, version)
-        # Boundary: whatever a forward raises (memory, a bad model, a closed gate) belongs to the requests in it.
-        except Exception as error:
+        # Boundary: what a forward raises (memory, a bad model, a panic of native code) belongs to the requests in it.
+        except BaseException as error:
             self._break(works, error)
         self.counters.busy_s += self._clock.now() - begun
 
@@ -234,7 +240,7 @@ class Worker:
         self._retire(flight, keep=flight.count - flight.pending)
         flight.deliver(completion)
 
-    def _break(self, works: list[Work], error: Exception) -> None:
+    def _break(self, works: list[Work], error: BaseException) -> None:
         """A step failed: fail its flights and the trunks in the making; without works, everyone that runs."""
         self.counters.steps += 1
         owners = [w.owner for w in works] or list(self.scheduler.running) or self.scheduler.everyone()
@@ -244,7 +250,7 @@ class Worker:
         for flight in flights:
             self._fail(flight, f"engine step failed: {type(error).__name__}: {error}", error)
 
-    def _fail(self, flight: Flight, reason: str, cause: Exception | None = None) -> None:
+    def _fail(self, flight: Flight, reason: str, cause: BaseException | None = None) -> None:
         if flight.done:
             return
         flight.done = True

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from treadle.core.errors import StoreError
+from treadle.core.errors import ModelError, StoreError
 from treadle.models.folders import atomic_folder
 from treadle.models.policy import Policy
 
@@ -30,7 +30,7 @@ def save(folder: Path, policy: Policy, optimiser: torch.optim.Optimizer, *, upda
             policy.save(fresh / "model")
             save_file(_moments(policy, optimiser), fresh / "optimiser.safetensors")
             (fresh / "learner.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
+    except (OSError, ModelError) as error:
         raise StoreError(f"checkpoint {folder}: cannot write ({error}); free disk space or name another") from error
 
 

@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 STALE_S = 6 * 3600.0
 """A working folder this old was left behind by a killed process and may be removed."""
 
@@ -54,6 +56,8 @@ def atomic_folder(target: Path, *, replace: bool) -> Iterator[Path]:
         flush(fresh)
         _put(fresh, target, replace=replace)
         _sync(target.parent)
+    except SafetensorError as error:  # how safetensors reports a disk that refuses
+        raise OSError(str(error)) from error
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
 

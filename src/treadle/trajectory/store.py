@@ -313,7 +313,9 @@ class TrajectoryStore:
             _wake(future, None)
 
     def _fail(self, error: Exception) -> None:
-        failure = error if isinstance(error, StoreError) else StoreError(f"{self.path} cannot be written: {error}")
+        remedy = "; free some disk space or set runs=FOLDER" if "is full" in str(error) else ""
+        fresh = StoreError(f"{self.path} cannot be written: {error}{remedy}")
+        failure = error if isinstance(error, StoreError) else fresh
         with self._changed:
             self._failure = failure
             self._pending, self._pending_bytes = [], 0
