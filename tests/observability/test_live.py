@@ -54,12 +54,12 @@ def test_time_left_of_an_evaluation_follows_its_own_pace(console):
     assert "left 1 min 30 s" in screen
 
 
-def test_failures_scroll_above_the_view_and_evaluations_stay(told, console):
+def test_failures_and_checkpoints_scroll_above_the_view_and_stay(told, console):
     with LiveView(console) as view:
         told.to(view)
     text = console.file.getvalue()
     assert r"rollout t000001.0.0 failed (env, RuntimeError): this world is broken \x1b[31m" in text
-    assert text.rstrip().endswith("final      solved 0.800  (40/50, 95 % 0.700 to 0.900)   easy 20/20")
+    assert "saved version 3 to runs/shell-1/checkpoints/version-000003" in text
 
 
 def test_strange_events_are_taken(strange, console):

@@ -114,6 +114,18 @@ def test_in_a_running_loop_a_second_ctrl_c_raises_at_once_and_the_thread_tidies_
     assert gone.wait(30)
 
 
+@pytest.mark.parametrize("call", [treadle.evaluate, treadle.rollout])
+def test_ctrl_c_gives_up_an_evaluation_or_a_rollout(call):
+    class Interrupting(Words):
+        def task(self, split, index):
+            if index == 0:
+                os.kill(os.getpid(), signal.SIGINT)
+            return super().task(split, index)
+
+    with pytest.raises(KeyboardInterrupt):
+        call(words(Interrupting(hang=lambda split, number: True)))
+
+
 def test_a_brake_that_was_pulled_early_stops_what_comes():
     async def work(brake):
         stopped = []

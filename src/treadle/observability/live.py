@@ -1,8 +1,8 @@
 """The live terminal view: where the run is, how it learns, what it waits for. Redraws itself in place.
 
 It holds the last facts it heard and draws them four times a second from the console's own thread; hearing an event
-only stores it. Notes that must not scroll away (failures, checkpoints) are printed above the view, and the finished
-evaluations stay when it closes.
+only stores it. Notes that must not scroll away (failures, checkpoints) are printed above the view. When it closes, the
+view is gone and the notes stay.
 """
 
 from __future__ import annotations
@@ -73,8 +73,6 @@ class LiveView:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         with contextlib.suppress(OSError, ValueError):  # a terminal that went away cannot be tidied up
             self._live.stop()
-            for found in self._evaluations:
-                self.console.print(evaluation_line(found), markup=False, highlight=False)
 
     def emit(self, event: Event) -> None:
         """Take one event."""
