@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
@@ -18,6 +19,22 @@ from treadle.inference import EngineConfig, LocalEngine
 from treadle.models import CausalPlan, Policy, build_tiny
 
 T = TypeVar("T")
+
+
+class Pause:
+    """A place where the engine's thread waits for the test."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._go = threading.Event()
+        self.reached = asyncio.Event()
+
+    def hold(self) -> None:
+        self._loop.call_soon_threadsafe(self.reached.set)
+        assert self._go.wait(20)
+
+    def go(self) -> None:
+        self._go.set()
 
 
 class Lab:
@@ -68,6 +85,12 @@ class Lab:
             return out
 
         self.policy.logits = logits  # type: ignore[method-assign]
+
+    def pause_after(self, call: int) -> Pause:
+        """Stop the engine's thread inside a step, after its logits call number `call`, until `Pause.go`."""
+        pause = Pause(asyncio.get_running_loop())
+        self.after_logits(call, pause.hold)
+        return pause
 
     def new_version(self, *, noise: float = 0.0) -> None:
         """What an update does to the shared tensors, for use between two forwards."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,10 @@ async def test_a_trunk_is_prefilled_once_for_eight_rollouts(lab: Lab) -> None:
 
 async def test_trunk_and_members_run_in_one_step(lab: Lab) -> None:
     async with lab.engine() as engine:
-        await lab.all(engine, *group(lab, 8))
+        with lab.policy.gate.write("test"):  # all of them are there before the first step
+            done = asyncio.ensure_future(lab.all(engine, *group(lab, 8)))
+            await lab.turn(3)
+        await done
         assert lab.counts(engine, "steps") == (6,)
 
 

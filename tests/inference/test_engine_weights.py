@@ -80,32 +80,36 @@ async def test_recompute_forgets_the_kv_of_everybody(lab: Lab) -> None:
 
 async def test_recompute_in_flight_remembers_the_age_of_what_it_sampled(lab: Lab) -> None:
     async with lab.engine() as engine:
-        lab.after_logits(5, lambda: (lab.new_version(), engine._worker.renew(1, recompute=False), None)[-1])
-        task = asyncio.ensure_future(engine.generate(lab.ask(lab.ids(20), max_tokens=200, cache=hint("r"))))
-        while lab.policy.version == 0:
-            await lab.turn()
-        await engine.load(WeightRef(version=1), LoadMode.RECOMPUTE)
+        pause = lab.pause_after(5)
+        task = asyncio.ensure_future(engine.generate(lab.ask(lab.ids(20), max_tokens=12, cache=hint("r"))))
+        await lab.soon(pause.reached.wait())
+        lab.new_version()
+        load = asyncio.ensure_future(engine.load(WeightRef(version=1), LoadMode.RECOMPUTE))
+        await lab.turn(2)
+        pause.go()
+        await lab.soon(load)
         done = await lab.soon(task)
-        assert engine.statistics().values["prefilled_tokens"] > 20
-    assert (done.versions[0], done.kv_version) == ((0, 5), 0)
+        # The prompt twice, and four of the five sampled tokens; the fifth was due to be fed anyway.
+        assert lab.counts(engine, "prefilled_tokens") == (20 + 20 + 4,)
+    assert (done.versions, done.kv_version) == (((0, 5), (1, 7)), 0)
 
 
 async def test_drain_lets_what_runs_end_and_starts_nothing_new_before(lab: Lab) -> None:
+    order: list[str] = []
     async with lab.engine(slots=2) as engine:
-        with lab.policy.gate.write("test"):
-            early = [asyncio.ensure_future(engine.generate(lab.ask(lab.ids(6), n, max_tokens=20))) for n in "ab"]
-            await lab.turn()
-        while engine.load_signal().running < 2:
-            await lab.turn()
+        pause = lab.pause_after(1)
+        early = asyncio.ensure_future(engine.generate(lab.ask(lab.ids(6), "a", max_tokens=20)))
+        await lab.soon(pause.reached.wait())
         load = asyncio.ensure_future(engine.load(WeightRef(version=0), LoadMode.DRAIN))
-        await lab.turn()
-        late = asyncio.ensure_future(engine.generate(lab.ask(lab.ids(6), "c")))
-        order: list[str] = []
-        for name, future in (("a", early[0]), ("load", load), ("late", late)):
+        await lab.turn(2)
+        late = asyncio.ensure_future(engine.generate(lab.ask(lab.ids(6), "c", max_tokens=1)))
+        await lab.turn(2)
+        for name, future in (("early", early), ("load", load), ("late", late)):
             future.add_done_callback(lambda _, name=name: order.append(name))
-        await lab.soon(asyncio.gather(*early, load, late))
+        pause.go()
+        await lab.soon(asyncio.gather(early, load, late))
         await lab.turn()
-    assert order == ["a", "load", "late"]
+    assert order == ["early", "load", "late"]
 
 
 async def test_weights_older_than_published_are_a_mismatch(lab: Lab) -> None:
