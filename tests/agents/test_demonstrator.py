@@ -75,6 +75,11 @@ def test_a_world_in_which_no_script_can_be_played_says_why(stage):
         collect(stage, EchoTaskset(("a",), data={"fault": "reset"}), most=3, tries=3)
 
 
+def test_a_hopeless_search_ends_early(stage):
+    with pytest.raises(EnvError, match=r"none of 32 demonstrations"):
+        collect(stage, EchoTaskset(("a",), data={"fault": "reset"}), most=96, per_family=96)
+
+
 @pytest.mark.parametrize("at_once", [1, 5])
 def test_demonstrations_come_in_the_order_of_the_tasks(stage, at_once):
     found = collect(stage, Wrong(("a", "b", "c")), most=5, per_family=2, tries=30, at_once=at_once)

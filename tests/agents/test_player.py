@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from treadle.agents.limits import Rewards, RolloutLimits
+from treadle.agents.limits import CHARS_PER_TOKEN, Rewards, RolloutLimits
 from treadle.core.errors import ConfigError, EngineError, PromptTooLong
 from treadle.core.messages import system, user
 from treadle.core.outcome import Origin, Status
@@ -87,6 +87,28 @@ def test_a_prompt_longer_than_the_context_is_the_tasks_fault(stage):
     _, rollout = stage.play(stage.engine(["yes"]), limits=RolloutLimits(max_context=4))
     assert (rollout.outcome.origin, rollout.outcome.type, rollout.reward) == (Origin.ENV, "PromptTooLong", None)
     assert "limits.max_context" in rollout.outcome.message
+
+
+def test_text_that_is_too_long_to_tokenise_is_not_tokenised(stage, monkeypatch):
+    long = "x" * (200 * CHARS_PER_TOKEN + 1)
+
+    class Loud(EchoEnv):
+        async def reset(self, task, ctx):
+            await super().reset(task, ctx)
+            return [user(long if task.data["turns"] == 1 else "go")]
+
+        async def step(self, action):
+            return Step(messages=(user(long),))
+
+    plain = ByteRenderer._written
+    monkeypatch.setattr(ByteRenderer, "_written", lambda self, m: plain(m) if long not in str(m) else 1 / 0)
+    ends = []
+    for turns in (1, 2):
+        _, rollout = stage.play(
+            stage.engine(["yes"]), env=Loud, data={"turns": turns}, limits=RolloutLimits(max_context=200)
+        )
+        ends.append((rollout.outcome.origin, rollout.outcome.type))
+    assert ends == [(Origin.ENV, "PromptTooLong"), (Origin.LIMIT, "context")]
 
 
 @pytest.mark.parametrize(

@@ -34,3 +34,19 @@ def test_a_tools_word_to_the_model_is_no_failure_of_treadle() -> None:
 
 def test_what_diverges_on_replay_is_the_environments_fault() -> None:
     assert issubclass(errors.ReplayDiverged, errors.EnvError)
+
+
+def test_the_first_error_of_nested_groups() -> None:
+    inner = ValueError("inner")
+    assert errors.first_of(BaseExceptionGroup("a", [ExceptionGroup("b", [inner]), KeyError("later")])) is inner
+    assert errors.first_of(inner) is inner
+
+
+def test_one_line_of_an_error_is_short_and_never_fails() -> None:
+    class Ugly(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    assert errors.one_line(ValueError("\n one \n two")) == "one"
+    assert errors.one_line(ValueError("x" * 10**6)) == "x" * 400
+    assert errors.one_line(ValueError()) == errors.one_line(Ugly()) == ""

@@ -5,6 +5,8 @@ import threading
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from treadle.models import atomic_folder, folders
 
@@ -19,6 +21,12 @@ def test_a_folder_appears_only_when_its_block_ends(tmp_path: Path) -> None:
 def test_an_error_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(KeyError, match="broken"), atomic_folder(tmp_path / "out", replace=False) as fresh:
         raise KeyError((fresh / "a").write_text("1"), "broken")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_refuses_a_tensor_file_is_an_os_error(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="I/O error"), atomic_folder(tmp_path / "out", replace=False) as fresh:
+        save_file({"a": torch.zeros(9)}, fresh / "missing" / "a.safetensors")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -147,6 +147,12 @@ def test_a_world_that_always_fails_stops_the_run_with_its_reason(bench):
         bench.set(updates=50).run()
 
 
+def test_groups_that_always_lose_too_many_rollouts_stop_the_run_too(bench):
+    bench.script = lambda turn: "yes" if turn.rollout.split(".")[1] == "0" else EngineError("as told")
+    with pytest.raises(InfraError, match=r"no group of 3 batches in a row had enough.*as told"):
+        bench.set(updates=50).run()
+
+
 def test_machinery_that_always_fails_is_told_apart(bench):
     bench.taskset = EchoTaskset(("yes",), data={"fault": "infra"})
     with pytest.raises(InfraError, match="3 batches in a row"):

@@ -96,4 +96,4 @@ def one_line(error: BaseException) -> str:
     except Exception:  # the border to an exception class of user code
         return ""
     lines = text[:4000].strip().splitlines()
-    return lines[0][:400] if lines else ""
+    return lines[0].rstrip()[:400] if lines else ""
