@@ -1,6 +1,8 @@
 """What a person gets wrong, or a machine lacks: one line on standard error, and the exit code."""
 
 import shutil
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -157,3 +159,20 @@ def test_a_task_that_is_not_there_is_named(treadle):
     )
     line = refused(treadle, "rollout", "mine.py", "--task", "7")
     assert "task 7 of split 'heldout': split 'heldout' has 1 tasks, got index 7" in line
+
+
+def test_output_that_cannot_be_written_is_one_line():
+    with open("/dev/full", "w") as full:
+        found = subprocess.run(
+            [sys.executable, "-m", "treadle.cli.main", "recipes"], stdout=full, stderr=subprocess.PIPE, text=True,
+            timeout=60, check=False,
+        )
+    assert found.returncode == 1
+    assert found.stderr == "treadle: the disk refuses to be written: No space left on device; free some space\n"
+
+
+def test_a_reader_that_goes_away_is_no_error():
+    command = f"{sys.executable} -m treadle.cli.main train --help | head -n 1; exit ${{PIPESTATUS[0]}}"
+    found = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert (found.returncode, found.stderr) == (0, "")
+    assert found.stdout.startswith("usage: treadle train")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import os
 import signal
 import sys
@@ -25,6 +26,8 @@ from treadle.core.errors import ConfigError, DeadlineExceeded, TreadleError
 
 COMMANDS = (train, evaluate, rollout, show, doctor, recipes)
 INTERRUPTED = 130
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+"""What a disk says that takes nothing more, where no room has said it better."""
 SHOW_CURSOR = "\x1b[?25h"
 
 
@@ -60,6 +63,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output went away: not an error of ours
         _discard(sys.stdout)
         return 0
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        _discard(sys.stdout)
+        where = f" ({error.filename})" if error.filename else ""
+        return _say(f"the disk refuses to be written: {error.strerror}{where}; free some space", 1)
     return code
 
 
