@@ -3,6 +3,7 @@
 import asyncio
 import json
 import shutil
+import sqlite3
 from collections import namedtuple
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from words_recipe import Words, broken, broken_training, recipe, sometimes_broke
 
 import treadle
 from treadle.recipes.folder import RunFolder
-from treadle.trajectory.store import read_meta
+from treadle.trajectory.store import TrajectoryStore, read_meta
 
 FILE = str(Path(__file__).parent / "words_recipe.py")
 
@@ -223,3 +224,19 @@ def test_the_training_tasks_may_be_a_plain_list(ears):
     assert treadle.train(words(listed, epochs=0, updates=3), view="none", listeners=[ears]).reason == "done"
     assert {e["task"] for e in ears.named("group.admitted")} == {"train0", "train1", "train2"}
     assert Words().task("train", 0).id == "train-0"
+
+
+@pytest.mark.parametrize("commits", [0, 3, 12])
+def test_a_disk_that_fills_up_under_a_run_ends_it_in_one_line(monkeypatch, commits):
+    commit, done = TrajectoryStore._commit, []
+
+    def fails(self, batch):
+        done.append(1)
+        if len(done) > commits:
+            raise sqlite3.OperationalError("database or disk is full")
+        commit(self, batch)
+
+    monkeypatch.setattr(TrajectoryStore, "_commit", fails)
+    with pytest.raises(treadle.TreadleError, match="database or disk is full") as error:
+        treadle.train(words(updates=50), view="none")
+    assert "\n" not in str(error.value)
