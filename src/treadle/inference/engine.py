@@ -10,6 +10,7 @@ finishes no step for that long. Closing ends the thread after its present step a
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from types import TracebackType
@@ -28,6 +29,8 @@ T = TypeVar("T")
 
 CLOSE_S = 60.0
 """How long closing waits for the present step."""
+LOOK_UP_S = 5.0
+"""How often one who waits looks whether the engine is still there."""
 
 
 class LocalEngine:
@@ -151,24 +154,25 @@ class LocalEngine:
         return Statistics(values=values)
 
     async def _await(self, future: asyncio.Future[T], what: str) -> T:
-        steps = -1
+        steps, since = self._worker.counters.steps, time.monotonic()
         while True:
-            done, _ = await asyncio.wait({future}, timeout=self.config.stall_s)
+            done, _ = await asyncio.wait({future}, timeout=min(self.config.stall_s, LOOK_UP_S))
             if done:
                 return future.result()
             if not self._worker.alive:
-                raise EngineError(f"{what}: the engine is closed {self._worker.died}".rstrip())
-            if self._worker.counters.steps == steps:
+                raise EngineError(f"{what}: {self._worker.died or 'the engine is closed'}")
+            if self._worker.counters.steps != steps:
+                steps, since = self._worker.counters.steps, time.monotonic()
+            elif time.monotonic() - since >= self.config.stall_s:
                 holders = ", ".join(self.policy.gate.holders()) or "nobody"
                 raise EngineError(
                     f"{what}: the engine finished no step in {self.config.stall_s:g} s; the policy's gate is held "
                     f"by {holders}"
                 )
-            steps = self._worker.counters.steps
 
     def _require_alive(self) -> None:
         if self._worker.died:
-            raise EngineError(f"the engine's thread ended with {self._worker.died}")
+            raise EngineError(self._worker.died)
         if not self._worker.alive:
             raise EngineError("the engine is not running: use it inside `async with engine:`")
 

@@ -143,8 +143,7 @@ class Worker:
             while self._next():
                 self._step()
         except BaseException as error:  # the thread's border: those who wait must hear of its end, whatever it was
-            self.died = f"{type(error).__name__}: {one_line(error)}"
-            reason = f"the engine's thread ended with {self.died}"
+            reason = self.died = f"the engine's thread ended with {type(error).__name__}: {one_line(error)}"
         self._stopping = True
         self._run_inbox()
         for flight in self.scheduler.everyone():
