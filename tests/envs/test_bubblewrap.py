@@ -112,6 +112,21 @@ async def test_a_sandbox_that_is_taken_down_from_inside_comes_back_with_its_file
     assert grading.read_bytes(sandbox.workspace, "d/file") == b"kept\n"
 
 
+async def test_a_workspace_that_cannot_be_taken_over_is_the_machinerys_failure_and_leaves_nothing(
+    sandbox: BubblewrapSandbox,
+) -> None:
+    await sandbox.run("for i in 1 2 3; do truncate -s 12M hole$i; done")
+    held = len(os.listdir("/proc/self/fd"))
+    running = asyncio.ensure_future(sandbox.run("touch begun; sleep 60"))
+    await until(lambda: grading.exists(sandbox.workspace, "begun"))
+    assert sandbox._box is not None
+    os.kill(sandbox._box.first, signal.SIGKILL)
+    with pytest.raises(SandboxError, match="could not take over the workspace"):
+        await running
+    await sandbox.close()
+    assert len(os.listdir("/proc/self/fd")) < held
+
+
 async def test_a_sandbox_lost_between_commands_is_an_error(sandbox: BubblewrapSandbox) -> None:
     await sandbox.run("true")
     assert sandbox._box is not None
