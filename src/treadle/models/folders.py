@@ -9,12 +9,13 @@ folder, and with `replace=False` the first one wins and the other's work is drop
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -98,6 +99,23 @@ def discard(target: Path) -> None:
 
 
 def _put(fresh: Path, target: Path, *, replace: bool) -> None:
+    with _turn(target.parent):
+        _rename(fresh, target, replace=replace)
+
+
+@contextmanager
+def _turn(folder: Path) -> Iterator[None]:
+    """One writer at a time puts folders into `folder`; held for two renames. Where locks are missing, nobody waits."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _rename(fresh: Path, target: Path, *, replace: bool) -> None:
     for _ in range(RACES):
         try:
             fresh.rename(target)
