@@ -121,7 +121,7 @@ def _arm(name: str, sets: Sequence[str], *, reuse: bool) -> Arm:
     if reuse:
         for folder in sorted(home.glob("shell-*")):
             arm = Arm.read(folder)
-            if any(event["name"] == "run.done" for event in arm.events):
+            if any(event["name"] == "run.done" and event["reason"] == "done" for event in arm.events):
                 return arm
     command = [sys.executable, "-m", "treadle.cli.main", "train", "shell", "--view", "lines"]
     for item in [*sets, f"runs={home}"]:
