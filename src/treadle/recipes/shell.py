@@ -36,8 +36,8 @@ def shell() -> Recipe:
             training=ColdStartConfig(epochs=4, demonstrations_per_update=8),
             learner=LearnerConfig(lr=5e-5, schedule="linear", total_updates=54),
         ),
-        learner=LearnerConfig(lr=3e-5),
-        pipeline=PipelineConfig(group_size=8, groups_per_update=16, updates=20),
+        learner=LearnerConfig(lr=2e-5),
+        pipeline=PipelineConfig(group_size=8, groups_per_update=16, updates=16),
         evaluation=EvaluationConfig(tasks=288, untouched_tasks=72, temperature=1.0, at_once=128),
     )
 
