@@ -30,13 +30,13 @@ def shell() -> Recipe:
         ),
         limits=RolloutLimits(max_turns=4, max_tokens_per_turn=40, max_context=512),
         rewards=Rewards(main="correct"),
-        engine=EngineConfig(slots=128, context=512, kv_budget_tokens=40960),
+        engine=EngineConfig(slots=128, context=512, kv_budget_tokens=28672),
         coldstart=ColdStartPlan(
             demonstrations=DemonstrationPlan(most=96, per_family=4, first=1_000_000),
             training=ColdStartConfig(epochs=4, demonstrations_per_update=8),
-            learner=LearnerConfig(lr=5e-5, schedule="linear", total_updates=54),
+            learner=LearnerConfig(lr=5e-5, schedule="linear", total_updates=54, tokens_per_pack=640),
         ),
-        learner=LearnerConfig(lr=2e-5),
+        learner=LearnerConfig(lr=2e-5, tokens_per_pack=640),
         pipeline=PipelineConfig(group_size=8, groups_per_update=16, updates=16),
         evaluation=EvaluationConfig(tasks=288, untouched_tasks=72, temperature=1.0, at_once=128),
     )
