@@ -1,6 +1,7 @@
 """Floor 4: generate -> evaluate -> update. One asyncio controller, three pumps, one ledger; every wait has a deadline.
 
-    generate pump   takes a permit, turns a ticket into n rollouts, scores them while their envs are open
+    generate pump   takes a permit, asks the curriculum for a task, plays n rollouts of it, scores them while their
+                    environments are open
     evaluate pump   takes generated groups, runs the filters on the raw reward: ready | dropped(reason)
     update pump     takes the next B tickets in order, trains what is ready, version + 1, loads, gives permits back
 
@@ -26,7 +27,8 @@ seconds, `_share` is 0..1. A key is left out, or None, where there is nothing to
     coldstart.update    update (1..updates), updates, epoch, version, loss, grad_norm, lr, tokens_trained, seconds_s,
                         skipped (True when the gradient was not finite)
 
-    group.admitted      group, ticket, task, family, level, version, outstanding, permits
+    group.admitted      group, ticket, task, family, level, version, outstanding, permits,
+                        skipped_tasks (passed over by the curriculum to find this one)
     rollout.done        group, rollout, index, attempt, task, family, level, split, status, origin, type, message,
                         reward, turns, tokens (sampled), context_tokens, generate_s, env_s, score_s,
                         retried (True when another attempt follows)
@@ -38,6 +40,8 @@ seconds, `_share` is 0..1. A key is left out, or None, where there is nothing to
 
     update.started      update (1..updates), version (before), groups, tickets
     update.done         update, updates, version (after), groups, dropped, rollouts, reward_mean, reward_std,
+                        skipped_tasks (of the batch's tickets), pools.unplayed, pools.hopeless, pools.mixed,
+                        pools.mastered (kinds of task met so far, where the curriculum keeps pools),
                         solved_share (rollouts whose main part reached the bar, dropped groups included),
                         loss, grad_norm, lr, tokens_trained, tokens_generated, tokens_per_s (generated),
                         staleness (worst trained token), staleness_mean, turns_mean, tokens_mean (sampled per rollout),
@@ -46,7 +50,8 @@ seconds, `_share` is 0..1. A key is left out, or None, where there is nothing to
                         regime ("generate" | "env" | "score" | "update": the busiest stage),
                         generate_idle_share, env_idle_share, score_idle_share, update_idle_share,
                         skipped (True when the gradient was not finite), and stat.NAME for what the loss reports
-    update.skipped      update, updates, version, dropped, solved_share, reward_mean, reason ("empty")
+    update.skipped      update, updates, version, dropped, skipped_tasks, pools.* as above, solved_share, reward_mean,
+                        reason ("empty")
     checkpoint.saved    update, version, path, seconds_s
     wait.expired        what (who waited for what, for how long), action
     run.stopping        reason, and update where reinforcement learning stops

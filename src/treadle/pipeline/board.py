@@ -46,6 +46,8 @@ class Entry:
     task: Task
     since: float
     """Clock time of admission."""
+    skipped: int = 0
+    """Tasks that the curriculum passed over for this one."""
     state: State = State.RUNNING
     reason: str = ""
     """Why it was dropped."""

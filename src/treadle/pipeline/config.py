@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from treadle.core.errors import ConfigError
+from treadle.pipeline.curriculum import CurriculumPlan, InTicketOrder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +22,8 @@ class PipelineConfig:
     """Updates that generation may run ahead. 0: every token is sampled by the version that it trains."""
     max_staleness: int | None = None
     """Hard bound on the versions between a trained token (its KV included) and its update; None means `lag`."""
+    curriculum: CurriculumPlan = field(default_factory=InTicketOrder)
+    """Which task a ticket plays: `tickets` (task number = ticket) or `pools` (kinds that are solved sometimes)."""
     infra_retries: int = 2
     """How often a rollout is played again after failures of the machinery."""
     env_retries: int = 1

@@ -56,12 +56,15 @@ class ZeroVariance:
 
     def __call__(self, group: Group) -> str | None:
         """`zero_variance` or None."""
-        valid = group.valid
-        raw = [self.rewards.raw(r) for r in valid]
-        known = [value for value in raw if value is not None]
-        if len(known) < len(raw):  # a score without the main part: the sum decides
-            known = [r.reward for r in valid if r.reward is not None]
-        return "zero_variance" if max(known) - min(known) < 1e-9 else None
+        values = compared(group, self.rewards)
+        return "zero_variance" if max(values) - min(values) < 1e-9 else None
+
+
+def compared(group: Group, rewards: Rewards) -> list[float]:
+    """What valid rollouts are compared by: their raw rewards, or their sums when a score lacks the main part."""
+    valid = group.valid
+    raw = [value for value in map(rewards.raw, valid) if value is not None]
+    return raw if len(raw) == len(valid) else [r.reward for r in valid if r.reward is not None]
 
 
 def first_reason(filters: Sequence[Filter], group: Group) -> str | None:

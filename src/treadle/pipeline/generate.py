@@ -1,4 +1,4 @@
-"""The generate pump: permit -> ticket -> group of rollouts.
+"""The generate pump: permit -> ticket -> task -> group of rollouts.
 
 Waits for: a free permit and the schedule's word (the update pump wakes it), then for room in the store (its writer
 does). Wakes: the evaluate pump, when a group has been played. Every running group is a task of the pump's own
@@ -12,9 +12,9 @@ from typing import Protocol
 
 from treadle.agents.group_player import GroupPlayer
 from treadle.core.ports import Clock
-from treadle.envs.task import Taskset, task_of
 from treadle.pipeline.board import Board, Entry, State
 from treadle.pipeline.config import PipelineConfig
+from treadle.pipeline.curriculum import Curriculum
 from treadle.pipeline.ledger import Ledger
 from treadle.pipeline.permits import Permits
 from treadle.pipeline.schedule import Schedule
@@ -33,11 +33,12 @@ class GeneratePump:
     """Starts tickets as permits allow."""
 
     def __init__(
-        self, config: PipelineConfig, *, taskset: Taskset, player: GroupPlayer, schedule: Schedule, ledger: Ledger,
-        sink: Sink | None = None, store: Room | None = None,
+        self, config: PipelineConfig, *, curriculum: Curriculum, player: GroupPlayer, schedule: Schedule,
+        ledger: Ledger, sink: Sink | None = None, store: Room | None = None,
     ) -> None:
         self.config = config
-        self.taskset = taskset
+        self.curriculum = curriculum
+        """Gives every ticket its task."""
         self.player = player
         self.schedule = schedule
         self.ledger = ledger
@@ -71,13 +72,16 @@ class GeneratePump:
 
     def _admit(self, board: Board, permits: Permits) -> Entry:
         ticket = board.next_ticket
-        task = task_of(self.taskset, "train", ticket)
+        choice = self.curriculum.choose(ticket)
+        task = choice.task
         permits.take(ticket)
         key = GroupKey(
             id=f"t{ticket:06d}", ticket=ticket, task=task.id, family=task.family, split=task.split,
             admitted_version=board.version,
         )
-        entry = Entry(group=Group(key, sink=self.sink), task=task, since=self.clock.now())
+        entry = Entry(
+            group=Group(key, sink=self.sink), task=task, since=self.clock.now(), skipped=choice.skipped
+        )
         board.admit(entry)
         self.ledger.admitted(entry, outstanding=permits.held, permits=permits.limit)
         return entry

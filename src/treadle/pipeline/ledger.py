@@ -40,7 +40,7 @@ class Ledger:
         self.tell("group.admitted", {
             "group": key.id, "ticket": key.ticket, "task": key.task, "family": key.family,
             "level": entry.task.level, "version": key.admitted_version, "outstanding": outstanding,
-            "permits": permits,
+            "permits": permits, "skipped_tasks": entry.skipped,
         })
 
     def ended(self, group: Group, rollout: Rollout, task: Task, *, retried: bool) -> None:

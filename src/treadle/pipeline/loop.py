@@ -24,6 +24,7 @@ from treadle.envs.task import Taskset
 from treadle.pipeline.board import Board, State
 from treadle.pipeline.checkpoints import Checkpoints
 from treadle.pipeline.config import PipelineConfig
+from treadle.pipeline.curriculum import Curriculum, TicketTasks
 from treadle.pipeline.evaluate import EvaluatePump
 from treadle.pipeline.filters import EnoughValid, Filter, ZeroVariance
 from treadle.pipeline.first_error import first_error
@@ -59,6 +60,8 @@ class LoopParts:
     """None saves nothing."""
     schedule: Schedule | None = None
     """None takes strict ticket order."""
+    curriculum: Curriculum | None = None
+    """None plays the taskset's tasks in ticket order."""
     sink: Sink | None = None
     """Where groups are stored; None keeps them only while they are needed."""
     store: Room | None = None
@@ -97,15 +100,16 @@ class Loop:
         self.permits = Permits(config.permits)
         self.board = Board(clock=parts.player.player.clock, version=parts.trainer.version)
         schedule = parts.schedule or TicketOrder(groups_per_update=config.groups_per_update, lag=config.lag)
+        curriculum = parts.curriculum or TicketTasks(parts.taskset)
         ledger = parts.ledger
         self._generate = GeneratePump(
-            config, taskset=parts.taskset, player=parts.player, schedule=schedule, ledger=ledger, sink=parts.sink,
+            config, curriculum=curriculum, player=parts.player, schedule=schedule, ledger=ledger, sink=parts.sink,
             store=parts.store,
         )
         self._evaluate = EvaluatePump(config, filters=parts.filters, ledger=ledger)
         self._update = UpdatePump(
             config, trainer=parts.trainer, engine=parts.engine, schedule=schedule, thread=parts.thread, ledger=ledger,
-            transform=parts.transform,
+            curriculum=curriculum, transform=parts.transform,
         )
 
     def stop(self) -> None:

@@ -23,6 +23,8 @@ class BatchReport:
     groups: int
     """Groups that trained."""
     dropped: int
+    skipped_tasks: int
+    """Tasks that the curriculum passed over for the batch's own."""
     rollouts: int
     """Valid ones."""
     reward_mean: float | None
@@ -50,7 +52,8 @@ class BatchReport:
         n = len(turns)
         return cls(
             groups=sum(entry.state is State.TRAINED for entry in batch),
-            dropped=sum(entry.state is State.DROPPED for entry in batch), rollouts=n,
+            dropped=sum(entry.state is State.DROPPED for entry in batch),
+            skipped_tasks=sum(entry.skipped for entry in batch), rollouts=n,
             reward_mean=statistics.fmean(raw) if raw else None, reward_std=statistics.pstdev(raw) if raw else None,
             solved_share=solved / n if n else None, turns_mean=sum(turns) / n if n else None,
             tokens_mean=sum(tokens) / n if n else None, truncated_share=truncated / n if n else None,
@@ -58,7 +61,10 @@ class BatchReport:
 
     def short(self) -> dict[str, Value]:
         """What a skipped update still says."""
-        return {"dropped": self.dropped, "solved_share": self.solved_share, "reward_mean": self.reward_mean}
+        return {
+            "dropped": self.dropped, "skipped_tasks": self.skipped_tasks, "solved_share": self.solved_share,
+            "reward_mean": self.reward_mean,
+        }
 
     def long(self) -> dict[str, Value]:
         """Everything."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from treadle.agents.deadline import deadline
 from treadle.pipeline.board import Board, Entry, State
 from treadle.pipeline.config import PipelineConfig
+from treadle.pipeline.curriculum import Curriculum
 from treadle.pipeline.failures import nothing_scored
 from treadle.pipeline.filters import LOST
 from treadle.pipeline.ledger import Ledger
@@ -34,7 +35,7 @@ class UpdatePump:
 
     def __init__(
         self, config: PipelineConfig, *, trainer: Trainer, engine: Engine, schedule: Schedule, thread: BlockingThread,
-        ledger: Ledger, transform: RewardTransform | None = None,
+        ledger: Ledger, curriculum: Curriculum, transform: RewardTransform | None = None,
     ) -> None:
         self.config = config
         self.trainer = trainer
@@ -42,6 +43,8 @@ class UpdatePump:
         self.schedule = schedule
         self.thread = thread
         self.ledger = ledger
+        self.curriculum = curriculum
+        """Learns from every batch, in ticket order, before the batch's permits are given back."""
         self.transform = transform
         self.worst_staleness = 0
         """Worst staleness that was ever trained on."""
@@ -76,6 +79,8 @@ class UpdatePump:
             for entry, stale in zip(ready, staleness, strict=True):
                 board.move(entry, State.TRAINED)
                 self.ledger.trained(entry, version=report.version, staleness=stale)
+        for entry in sorted(batch, key=lambda entry: entry.ticket):
+            self.curriculum.learn(entry.task, entry.group)
         self._report(number, batch, report, staleness)
         board.version = self.trainer.version
         board.batches += 1
@@ -122,16 +127,17 @@ class UpdatePump:
         self, number: int, batch: Sequence[Entry], report: TrainReport | None, staleness: Sequence[int]
     ) -> None:
         facts = BatchReport.of(batch, self.ledger.rewards)
+        pools = self.curriculum.statistics().values
         window = self.ledger.meter.read()
         if report is None:
             self.pace.skipped(window.seconds)
             self.ledger.tell("update.skipped", {
                 "update": number, "updates": self.config.updates, "version": self.trainer.version,
-                "reason": "empty", **facts.short(),
+                "reason": "empty", **facts.short(), **pools,
             })
             return
         self.ledger.tell("update.done", {
-            "update": number, "updates": self.config.updates, "version": report.version, **facts.long(),
+            "update": number, "updates": self.config.updates, "version": report.version, **facts.long(), **pools,
             **self.pace.values(number, window), "loss": report.loss, "grad_norm": report.grad_norm, "lr": report.lr,
             "tokens_trained": report.tokens_trained, "update_s": report.seconds, "skipped": report.skipped,
             "staleness": max(staleness), "staleness_mean": sum(staleness) / len(staleness),

@@ -26,6 +26,7 @@ from treadle.inference.config import EngineConfig
 from treadle.learner.config import LearnerConfig
 from treadle.pipeline.coldstart import ColdStartConfig
 from treadle.pipeline.config import PipelineConfig
+from treadle.pipeline.curriculum import CURRICULA, CurriculumPlan
 from treadle.pipeline.evaluation import EvaluationConfig
 from treadle.recipes.world import WorldPort
 
@@ -124,5 +125,8 @@ def _sum_const() -> SeqSumConst:
     return SeqSumConst(constant=1.0)
 
 
-NAMES: Names = {CreditRule: _table(RULES), Loss: _table(LOSSES), Aggregation: _table(AGGREGATIONS)}
-"""What the fields of `Algorithm` may be set to by name."""
+NAMES: Names = {
+    CreditRule: _table(RULES), Loss: _table(LOSSES), Aggregation: _table(AGGREGATIONS),
+    CurriculumPlan: _table(CURRICULA),
+}
+"""What the fields of `Algorithm`, and `pipeline.curriculum`, may be set to by name."""

@@ -247,6 +247,9 @@ class Run:
             filters=default_filters(
                 recipe.pipeline, rewards=recipe.rewards, min_rollouts=algorithm.rule.min_rollouts
             ),
+            curriculum=recipe.pipeline.curriculum.begin(
+                self.tools.taskset, group_size=recipe.pipeline.group_size, rewards=recipe.rewards, seed=self._seed
+            ),
             checkpoints=self._saver, sink=self.store, store=self.store,
             transform=PermuteRewards(seed=self._seed) if recipe.placebo else None,
             evaluate=self._between,
