@@ -26,9 +26,13 @@ def group(lab: Lab, count: int, *, length: int = 30, trunk: str = "t", most: int
 
 async def test_a_trunk_is_prefilled_once_for_eight_rollouts(lab: Lab) -> None:
     async with lab.engine() as engine:
-        await lab.all(engine, *group(lab, 8))
-        # 29 trunk tokens once, and the prompt's last token for each member; then 5 of 6 sampled tokens are fed back.
-        assert lab.counts(engine, "prefilled_tokens", "forward_tokens") == (29 + 8, 29 + 8 + 8 * 5)
+        with lab.policy.gate.write("test"):  # all of them are there before the first step
+            done = asyncio.ensure_future(lab.all(engine, *group(lab, 8)))
+            await lab.turn(3)
+        await done
+        # 29 trunk tokens once, the prompt's last token once, as all members have it; then 5 of 6 sampled tokens are fed
+        # back, and no two members drew the same first token.
+        assert lab.counts(engine, "prefilled_tokens", "forward_tokens") == (29 + 1, 29 + 1 + 8 * 5)
 
 
 async def test_trunk_and_members_run_in_one_step(lab: Lab) -> None:
@@ -44,14 +48,22 @@ async def test_members_that_come_later_share_the_trunk(lab: Lab) -> None:
     requests = group(lab, 8)
     async with lab.engine() as engine:
         await lab.all(engine, *requests[:1])
-        await lab.all(engine, *requests[1:])
-        assert lab.counts(engine, "prefilled_tokens") == (29 + 8,)
+        with lab.policy.gate.write("test"):
+            done = asyncio.ensure_future(lab.all(engine, *requests[1:]))
+            await lab.turn(3)
+        await done
+        # The seven that come together compute the prompt's last token once.
+        assert lab.counts(engine, "prefilled_tokens") == (29 + 1 + 1,)
 
 
 async def test_more_members_than_slots_share_one_trunk(lab: Lab) -> None:
     async with lab.engine(slots=3) as engine:
-        await lab.all(engine, *group(lab, 16))
-        assert lab.counts(engine, "prefilled_tokens") == (29 + 16,)
+        with lab.policy.gate.write("test"):
+            done = asyncio.ensure_future(lab.all(engine, *group(lab, 16)))
+            await lab.turn(3)
+        await done
+        # The prompt's last token once for all that get a slot in the same step: 3, 3, 3, 3, 3 and 1 members.
+        assert lab.counts(engine, "prefilled_tokens") == (29 + 6,)
 
 
 async def test_a_later_turn_computes_only_what_is_new(lab: Lab) -> None:

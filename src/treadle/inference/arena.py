@@ -80,7 +80,7 @@ class Arena:
         self.k: list[Tensor] = [_zeros(shape, like) for _ in range(layers)]
         self.v: list[Tensor] = [_zeros(shape, like) for _ in range(layers)]
         self.copied_tokens = 0
-        """Entries copied by moves since the start."""
+        """Entries copied by moves and forks since the start."""
         self._free_blocks = set(range(self.blocks))
         self._free_rows: dict[ClassKey, set[int]] = {}
         self._used: dict[tuple[ClassKey, int], int] = {}
@@ -138,15 +138,24 @@ class Arena:
         fresh = self.take(tokens, shared=run.shared)
         if fresh is None:
             return False
-        old, new, n = self._heads(run), self._heads(fresh), run.length
-        for layer in range(self.layers):
-            for store in (self.k[layer], self.v[layer]):
-                source = store.view(-1, run.capacity, self.head_dim)[old, :n]
-                store.view(-1, fresh.capacity, self.head_dim)[new, :n] = source
-        self.copied_tokens += n
+        self.copy(run, fresh, run.length)
         self.give(run)
         run.row, run.capacity = fresh.row, fresh.capacity
         return True
+
+    def copy(self, source: Run, target: Run, length: int) -> None:
+        """Write the first `length` entries of `source` to the empty run `target`."""
+        old, new = self._heads(source), self._heads(target)
+        for layer in range(self.layers):
+            for store in (self.k[layer], self.v[layer]):
+                entries = store.view(-1, source.capacity, self.head_dim)[old, :length]
+                store.view(-1, target.capacity, self.head_dim)[new, :length] = entries
+        left = length
+        for version, count in source.versions:
+            if left:
+                target.append(min(count, left), version)
+                left -= min(count, left)
+        self.copied_tokens += length
 
     def scrub(self, run: Run) -> None:
         """Zero a run's row: after a failed forward it may hold values that are not finite."""

@@ -1,9 +1,11 @@
 """Which KV is held for whom: the kept KV of rollouts, the trunks of groups, and what goes when memory is short.
 
-A `Context` is the KV of one token sequence: first the trunk it shares, then a run of its own. It is *busy* while a
-request works on it and *idle* between two turns of its rollout. A `Trunk` is the prompt of a group without its last
-token: each member computes that one itself and draws its own continuation. Trunks carry the policy version that
-computes them; a context attaches only to a trunk of the present version, and only if its ids really start with it.
+A `Context` is the KV of one token sequence: first the trunk it shares, then a run of its own. Rollouts that have said
+the same hold one context together, and requests with the same tokens work on it together; who draws another token
+gets a copy of the run. A context is *idle* while no request works on it, between two turns. A `Trunk` is the prompt of
+a group without its last token: each member computes that one itself and draws its own continuation. Trunks carry the
+policy version that computes them; a context attaches only to a trunk of the present version, and only if its ids
+really start with it.
 
 Everything here is a saving, never needed for a right answer: a context or a trunk may vanish between two requests and
 is computed anew. When the arena is full, what has been idle longest goes first. All methods are called by the worker.
@@ -11,6 +13,7 @@ is computed anew. When the arena is full, what has been idle longest goes first.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -52,12 +55,14 @@ class Context:
 
     own: Run
     trunk: Trunk | None = None
-    key: str = ""
-    """Rollout key under which it is kept; empty when it ends with its request."""
+    keys: set[str] = field(default_factory=set)
+    """Rollouts for which it is kept between their requests; without any it ends with its last request."""
     ids: Ids = field(default_factory=lambda: NO_IDS)
-    """Ids of all entries, trunk included; brought up to date when it becomes idle."""
-    busy: bool = True
-    released: bool = False
+    """Ids of its entries, trunk included, as far as those who left it know them: all of them while it is idle."""
+    users: int = 1
+    """Requests that work on it."""
+    broken: bool = False
+    """Its entries may not be finite."""
     used_at: int = 0
 
     @property
@@ -97,31 +102,55 @@ class KvCache:
         """Entries in kept contexts and trunks, busy ones included."""
         # Copied first: the event loop asks while the worker works.
         runs = [t.run for t in [*self._trunks.values(), *self._closed_trunks]]
-        runs += [c.own for c in list(self._contexts.values())]
+        runs += [c.own for c in set(self._contexts.values())]
         return sum(r.length for r in runs)
 
     def open(self, ids: Ids, hint: CacheHint | None, version: int) -> Context | None:
-        """A busy context for the sequence `ids`, with what is held of it; None when there is no room for it now."""
+        """A context for a request of the sequence `ids`, with what is held of it; None when there is no room now."""
         self._now += 1
-        kept = self._contexts.get(hint.rollout) if hint is not None else None
-        if kept is not None and not kept.busy:
-            if self._matches(kept, ids):
-                return self._resume(kept, ids)
-            self.drop(kept)
-        private = hint is None or (kept is not None and kept.busy)
+        key = "" if hint is None else hint.rollout
+        kept = self._contexts.get(key)
+        if kept is not None:
+            common = _common(kept.ids, ids[:-1])
+            if common > kept.base:
+                context = self._branch(kept, key, common, ids) if kept.users else self._resume(kept, common, ids)
+                self.reused_tokens += common if context is not None else 0
+                return context
+            if kept.users:
+                key = ""
+            else:
+                self._let_go(kept, key)
         trunk = None if hint is None else self._trunk_for(ids, hint, version)
         base = 0 if trunk is None else len(trunk.ids)
         own = self._take(len(ids) - base + HEADROOM, shared=False, keep=trunk)
         if own is None:
             return None
-        context = Context(own=own, trunk=trunk, key="" if private or hint is None else hint.rollout)
+        context = Context(own=own, trunk=trunk)
         if trunk is not None:
             self.reused_tokens += base if trunk.users or trunk.ready else 0
             trunk.users += 1
             trunk.used_at = self._now
-        if context.key:
-            self._contexts[context.key] = context
+        if key:
+            self._hold(context, key)
         return context
+
+    def join(self, context: Context, key: str) -> None:
+        """One more request with the same tokens works on `context`, for the rollout `key` if it has one."""
+        context.users += 1
+        self.reused_tokens += context.length
+        if key:
+            self._hold(context, key)
+
+    def split(self, context: Context, keys: Sequence[str], tokens: int) -> Context | None:
+        """A copy of `context` with room for `tokens`, for the requests of `keys`, which leave; None without room."""
+        fork = self._copy(context, context.length, tokens)
+        if fork is None:
+            return None
+        context.users -= len(keys)
+        fork.users = len(keys)
+        for key in context.keys.intersection(keys):
+            self._hold(fork, key)
+        return fork
 
     def grow(self, context: Context, tokens: int) -> bool:
         """Make room for `tokens` entries in all. False when there is none now."""
@@ -131,42 +160,46 @@ class KvCache:
                 return False
         return True
 
-    def close(self, context: Context, ids: Ids) -> None:
-        """The request is over; keep the entries of `ids` for the rollout's next turn, if it has one."""
-        if not context.key or context.released or len(ids) <= context.base:
-            self.drop(context)
+    def leave(self, context: Context, ids: Ids = NO_IDS) -> None:
+        """A request is over; keep the entries of `ids`, or what was known before, for the next turns."""
+        context.users -= 1
+        if len(ids):
+            context.ids = ids
+        if context.users:
             return
-        context.own.truncate(len(ids) - context.base)
+        if not context.keys or context.broken or len(context.ids) <= context.base:
+            self._drop(context)
+            return
+        context.own.truncate(len(context.ids) - context.base)
         self._now += 1
-        context.ids, context.busy, context.used_at = ids, False, self._now
+        context.used_at = self._now
 
-    def drop(self, context: Context) -> None:
-        """Forget a context at once."""
-        if self._contexts.get(context.key) is context:
-            del self._contexts[context.key]
-        self.arena.give(context.own)
-        trunk = context.trunk
-        if trunk is not None:
-            trunk.users -= 1
-            self._settle(trunk)
+    def abandon(self, context: Context) -> None:
+        """A request gives up its place; with the last one the entries go."""
+        context.users -= 1
+        if not context.users:
+            self._drop(context)
 
     def spoil(self, context: Context) -> None:
-        """Its entries may be broken: forget them, clean the rows, and let nobody join its trunk."""
-        self.arena.scrub(context.own)
+        """A request failed, the entries may be broken: nobody resumes the context or joins its trunk, rows are cleaned.
+
+        Call it for every request that works on it.
+        """
+        context.broken = True
+        for key in list(context.keys):
+            self._forget(context, key)
         trunk = context.trunk
         if trunk is not None:
             trunk.broken = True
             if trunk.open:
                 self._close_trunk(trunk)
-        self.drop(context)
+        self.leave(context)
 
     def release(self, key: str) -> None:
         """A rollout or a trunk is no longer needed."""
         context = self._contexts.get(key)
         if context is not None:
-            context.released = True
-            if not context.busy:
-                self.drop(context)
+            self._let_go(context, key)
         trunk = self._trunks.get(key)
         if trunk is not None:
             self._close_trunk(trunk)
@@ -185,23 +218,67 @@ class KvCache:
 
     def forget_idle(self) -> None:
         """Drop every idle context."""
-        for context in [c for c in self._contexts.values() if not c.busy]:
-            self.drop(context)
+        for context in {c for c in self._contexts.values() if not c.users}:
+            self._drop(context)
 
-    def _matches(self, kept: Context, ids: Ids) -> bool:
-        """Whether `ids` shares at least the trunk and one entry with a kept context."""
-        return _common(kept.ids, ids[:-1]) > kept.base
-
-    def _resume(self, kept: Context, ids: Ids) -> Context | None:
-        """The kept context, cut to what `ids` shares with it; None when there is no room for the rest now."""
-        common = _common(kept.ids, ids[:-1])
+    def _resume(self, kept: Context, common: int, ids: Ids) -> Context | None:
+        """The idle context `kept`, cut to the `common` entries; None when there is no room for the rest now."""
         kept.own.truncate(common - kept.base)
-        kept.busy = True
+        kept.ids = kept.ids[:common]
+        kept.users = 1
         if not self.grow(kept, len(ids)):
-            kept.ids, kept.busy = kept.ids[:common], False
+            kept.users = 0
             return None
-        self.reused_tokens += common
         return kept
+
+    def _branch(self, kept: Context, key: str, common: int, ids: Ids) -> Context | None:
+        """A copy of the first `common` entries of a context that others work on."""
+        context = self._copy(kept, common, len(ids))
+        if context is not None:
+            context.ids = ids[:common]
+            self._hold(context, key)
+        return context
+
+    def _copy(self, source: Context, length: int, tokens: int) -> Context | None:
+        """A context with the first `length` entries of `source`, the trunk shared; None when there is no room."""
+        own = self._take(max(tokens - source.base, 1) + HEADROOM, shared=False)
+        if own is None:
+            return None
+        self.arena.copy(source.own, own, length - source.base)
+        if source.trunk is not None:
+            source.trunk.users += 1
+        return Context(own=own, trunk=source.trunk, ids=source.ids[:length])
+
+    def _hold(self, context: Context, key: str) -> None:
+        """Keep `context` for the rollout `key`, and nothing else."""
+        before = self._contexts.get(key)
+        if before is not None and before is not context:
+            self._let_go(before, key)
+        context.keys.add(key)
+        self._contexts[key] = context
+
+    def _let_go(self, context: Context, key: str) -> None:
+        """The rollout `key` needs `context` no more."""
+        self._forget(context, key)
+        if not context.keys and not context.users:
+            self._drop(context)
+
+    def _forget(self, context: Context, key: str) -> None:
+        context.keys.discard(key)
+        if self._contexts.get(key) is context:
+            del self._contexts[key]
+
+    def _drop(self, context: Context) -> None:
+        """Give back what a context holds."""
+        for key in list(context.keys):
+            self._forget(context, key)
+        if context.broken:
+            self.arena.scrub(context.own)
+        self.arena.give(context.own)
+        trunk = context.trunk
+        if trunk is not None:
+            trunk.users -= 1
+            self._settle(trunk)
 
     def _trunk_for(self, ids: Ids, hint: CacheHint, version: int) -> Trunk | None:
         length = hint.trunk_len - 1
@@ -227,14 +304,14 @@ class KvCache:
         return run
 
     def _evict_one(self, *, keep: Trunk | None = None) -> bool:
-        idle: list[Context | Trunk] = [c for c in self._contexts.values() if not c.busy]
+        idle: list[Context | Trunk] = [c for c in self._contexts.values() if not c.users]
         idle += [t for t in self._trunks.values() if not t.users and t is not keep]
         if not idle:
             return False
         victim = min(idle, key=lambda x: x.used_at)
         self.evicted += 1
         if isinstance(victim, Context):
-            self.drop(victim)
+            self._drop(victim)
         else:
             self._close_trunk(victim)
         return True

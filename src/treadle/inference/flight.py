@@ -39,8 +39,6 @@ class Flight:
     """(priority, arrival): what is smaller goes first."""
     context: Context | None = None
     """None while it waits."""
-    kept: int = 0
-    """Leading tokens whose KV was there before this request: what stays if it is cancelled."""
     logprobs: list[float] = field(default_factory=list)
     entropy: list[float] = field(default_factory=list)
     versions: list[tuple[int, int]] = field(default_factory=list)
@@ -48,6 +46,16 @@ class Flight:
     """Oldest version among KV entries that it used and then lost; None when it lost none."""
     done: bool = False
     _uniforms: list[float] = field(default_factory=list)
+
+    @property
+    def key(self) -> str:
+        """The rollout for which its KV is kept; empty when it is for none."""
+        return "" if self.request.cache is None else self.request.cache.rollout
+
+    @property
+    def temperature(self) -> float:
+        """Of its draws."""
+        return self.request.sampling.temperature
 
     @property
     def prompt_len(self) -> int:
@@ -111,7 +119,6 @@ class Flight:
         if age is not None and self.sampled:
             self.oldest_kv = age if self.oldest_kv is None else min(self.oldest_kv, age)
         self.context = None
-        self.kept = 0
 
     def _stopped_by_text(self, decode: Decode) -> bool:
         """Whether a stop string is in the tail. Earlier ones would have ended it, so only the tail is decoded."""

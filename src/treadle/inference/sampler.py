@@ -3,7 +3,8 @@
 Token id = the smallest i with p_0 + ... + p_i > u. The vocabulary is cut into blocks of 256: the blocks' sums and their
 running sum find the block, the running sum inside it finds the token. A full running sum over the vocabulary, or a
 Gumbel draw for each entry, costs several times more and gives the same distribution.
-Each row reads one number u in [0, 1), so what is drawn does not depend on the rows beside it.
+Each draw reads one number u in [0, 1), so what is drawn does not depend on the others, and requests with the same
+context draw from one row.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ BLOCK = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
-    """What was drawn for B rows of logits; all on the CPU."""
+    """What was drawn B times; all on the CPU."""
 
     ids: list[int]
     logprobs: list[float]
@@ -35,30 +36,31 @@ class Sampler:
     def __init__(self) -> None:
         self._buffer = torch.empty(0, BLOCK)
 
-    def draw(self, logits: Tensor, *, uniforms: Tensor, temperature: Tensor) -> Drawn:
-        """Draw one id per row.
+    def draw(self, logits: Tensor, *, uniforms: Tensor, temperature: Tensor, rows: Tensor | None = None) -> Drawn:
+        """Draw B ids from R rows of logits.
 
-        logits [B, V], changed in place; uniforms float64 [B] in [0, 1); temperature float32 [B], 0 is greedy.
+        logits [R, V], changed in place; temperature float32 [R], 0 is greedy; uniforms float64 [B] in [0, 1); rows
+        int64 [B], the row that each draw reads; None: one draw a row, in order.
         """
         logits = logits.float()
         greedy = temperature == 0
         if not bool((greedy | (temperature == 1)).all()):
             logits.div_(torch.where(greedy, 1.0, temperature)[:, None].to(logits))
-        rows, vocab = logits.shape
+        count, vocab = logits.shape
+        rows = (torch.arange(count) if rows is None else rows).to(logits.device)
         top = logits.amax(-1, keepdim=True)
         mass = self._exponentials(logits, top)  # [B, blocks, 256]
         sums = mass.sum(-1)
         total = sums.sum(-1, dtype=torch.float64)
         # sum p log p: one batched dot product over what is already in memory.
-        weighted = torch.bmm(mass.view(rows, 1, -1)[..., :vocab], logits[:, :, None])[:, 0, 0].double()
+        weighted = torch.bmm(mass.view(count, 1, -1)[..., :vocab], logits[:, :, None])[:, 0, 0].double()
         log_total = total.log() + top[:, 0].double()
-        ids = _inverse_cdf(mass, sums, uniforms.to(logits.device)).clamp_max_(vocab - 1)  # only nan can pass it
+        ids = _inverse_cdf(mass, sums, rows, uniforms.to(logits.device)).clamp_max_(vocab - 1)  # only nan can pass it
         if bool(greedy.any()):
-            ids = torch.where(greedy.to(ids.device), logits.argmax(-1), ids)
-        chosen = logits.gather(1, ids[:, None])[:, 0].double()
-        logprobs = chosen - log_total
-        entropy = (log_total - weighted / total).clamp_min_(0.0)
-        finite = torch.isfinite(log_total) & torch.isfinite(logprobs)
+            ids = torch.where(greedy.to(ids.device)[rows], logits.argmax(-1)[rows], ids)
+        logprobs = logits[rows, ids].double() - log_total[rows]
+        entropy = (log_total - weighted / total).clamp_min_(0.0)[rows]
+        finite = torch.isfinite(log_total)[rows] & torch.isfinite(logprobs)
         return Drawn(ids=ids.tolist(), logprobs=logprobs.tolist(), entropy=entropy.tolist(), finite=finite.tolist())
 
     def _exponentials(self, logits: Tensor, top: Tensor) -> Tensor:
@@ -72,10 +74,9 @@ class Sampler:
         return mass.view(rows, blocks, BLOCK)
 
 
-def _inverse_cdf(mass: Tensor, sums: Tensor, uniforms: Tensor) -> Tensor:
-    """Ids [B] from unnormalised masses [B, blocks, 256], their block sums [B, blocks] and uniforms [B]."""
-    rows = torch.arange(mass.shape[0], device=mass.device)
-    block, rest = _find(sums.double(), uniforms)
+def _inverse_cdf(mass: Tensor, sums: Tensor, rows: Tensor, uniforms: Tensor) -> Tensor:
+    """Ids [B] from unnormalised masses [R, blocks, 256], their block sums [R, blocks], and B rows and uniforms."""
+    block, rest = _find(sums.double()[rows], uniforms)
     inner, _ = _find(mass[rows, block].double(), rest)
     return block * BLOCK + inner
 

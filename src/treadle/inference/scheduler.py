@@ -1,18 +1,23 @@
 """Which tokens go into the next forward.
 
-Requests wait in order of (priority, arrival). One that gets a slot opens a context and runs until it ends. Each step
-takes one token of every flight that decodes; the rest of `max_batch_tokens` goes to prefill in chunks, trunks before
-the members that wait for them. A trunk that completes in a step lets its members run in the same step: within a layer
-all new keys are written before any is read.
+Requests wait in order of (priority, arrival). One that gets a slot opens a context and runs until it ends. Siblings
+often say the same for a while: a request whose tokens equal those of a running one joins its context, so that equal
+tokens in equal contexts are computed once and each request draws its own next token from the same logits. Those that
+draw differently part.
 
-Memory: a flight that cannot open its context waits with everyone behind it. One that cannot grow preempts the last in
-order, perhaps itself; a preempted flight goes back to its old place in the queue and is recomputed. A single flight
-always fits, so the first in order always gets on.
+Each step takes one token of every context that decodes; the rest of `max_batch_tokens` goes to prefill in chunks,
+trunks before the members that wait for them. A trunk that completes in a step lets its members run in the same step:
+within a layer all new keys are written before any is read.
+
+Memory: a flight that cannot open its context waits with everyone behind it. A context that cannot grow preempts the
+last in order, perhaps itself; preempted flights go back to their old places in the queue and are recomputed. A single
+flight always fits, so the first in order always gets on.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from treadle.core.ports import Ids
@@ -36,10 +41,10 @@ class Work:
     """Complete runs that they see, in order."""
     run: Run
     """The run that gets their entries; they see its entries too."""
-    owner: Flight | Trunk
-    """Whose tokens they are."""
+    owner: tuple[Flight, ...] | Trunk
+    """Whose tokens they are: the flights of one context, or a trunk."""
     emits: bool
-    """Whether the owner draws its next token from the last one's logits."""
+    """Whether the flights draw their next tokens from the last one's logits."""
 
 
 class Scheduler:
@@ -83,14 +88,30 @@ class Scheduler:
             self._waiting = [x for x in self._waiting if x[1] is not flight]
             heapq.heapify(self._waiting)
 
-    def preempt(self, flight: Flight) -> None:
-        """Send a running flight back to the queue without its KV."""
-        self.running.remove(flight)
-        context = flight.context
-        flight.lose_kv()
-        if context is not None:
-            self.cache.drop(context)
-        heapq.heappush(self._waiting, (flight.order, flight))
+    def preempt(self, flights: Sequence[Flight]) -> None:
+        """Send running flights back to the queue without their KV."""
+        for flight in flights:
+            self.running.remove(flight)
+            context = flight.context
+            flight.lose_kv()
+            if context is not None:
+                self.cache.abandon(context)
+            heapq.heappush(self._waiting, (flight.order, flight))
+
+    def make_way(self, flights: Sequence[Flight]) -> None:
+        """Preempt for want of memory."""
+        self.preempted += len(flights)
+        self.preempt(flights)
+        self._short = True
+
+    def part(self, flights: Sequence[Flight]) -> None:
+        """Flights that drew another token than the others of their context: give them one of their own."""
+        fork = self.cache.split(_context(flights[0]), [f.key for f in flights], flights[0].count)
+        if fork is None:
+            self.make_way(flights)
+            return
+        for flight in flights:
+            flight.context = fork
 
     def everyone(self) -> list[Flight]:
         """All flights, running first."""
@@ -105,16 +126,17 @@ class Scheduler:
         chunks: list[Work] = []
         left = self.config.max_batch_tokens
         begun: set[Trunk] = set()
-        for flight in self.running:
-            if _decoding(flight):
-                singles.append(_own_work(flight, 1))
+        rows = self._rows()
+        for flights in rows.values():
+            if _decoding(flights[0]):
+                singles.append(_own_work(flights, 1))
         left -= len(singles)
-        for flight in self.running:
+        for context, flights in rows.items():
             if left <= 0:
                 break
-            if _decoding(flight):
+            if _decoding(flights[0]):
                 continue
-            trunk = _context(flight).trunk
+            trunk = context.trunk
             if trunk is not None and not trunk.ready:
                 if trunk not in begun:
                     begun.add(trunk)
@@ -123,38 +145,50 @@ class Scheduler:
                     left -= len(work.ids)
                 if left <= 0 or not _complete_after(trunk, chunks):
                     continue
-            work = _own_work(flight, min(left, flight.pending))
+            work = _own_work(flights, min(left, flights[0].pending))
             left -= len(work.ids)
             (singles if len(work.ids) == 1 else chunks).append(work)
         singles.sort(key=lambda w: (w.run.capacity, w.run.row))
         return singles + chunks
 
+    def _rows(self) -> dict[Context, list[Flight]]:
+        """The flights of every context, in order; all flights of one context have the same tokens."""
+        rows: dict[Context, list[Flight]] = {}
+        for flight in self.running:
+            rows.setdefault(_context(flight), []).append(flight)
+        return rows
+
     def _admit(self, version: int) -> None:
+        twins: dict[tuple[float, bytes], Flight] = {}
+        if self._waiting and not self.paused:
+            twins = {_tokens(f): f for f in self.running}
         while self._waiting and len(self.running) < self.config.slots and not self.paused:
             if self._short and self.running:
                 return
             flight = self._waiting[0][1]
-            context = self.cache.open(flight.ids[: flight.count], flight.request.cache, version)
-            if context is None:
-                return
+            twin = twins.setdefault(_tokens(flight), flight)
+            if twin is flight:
+                context = self.cache.open(flight.ids[: flight.count], flight.request.cache, version)
+                if context is None:
+                    return
+            else:
+                context = _context(twin)
+                self.cache.join(context, flight.key)
             heapq.heappop(self._waiting)
             flight.context = context
-            flight.kept = context.length if context.own.length else 0
             self.running.append(flight)
-            self.running.sort(key=lambda f: f.order)
+        self.running.sort(key=lambda f: f.order)
 
     def _make_room(self) -> None:
         for flight in list(self.running):
-            context = flight.context
-            if context is None:
-                continue
-            while not self.cache.grow(context, flight.count):
-                last = self.running[-1]
-                self.preempted += 1
-                self.preempt(last)
-                self._short = True
-                if last is flight:
-                    break
+            while flight.context is not None and not self.cache.grow(flight.context, flight.count):
+                last = self.running[-1].context
+                self.make_way([f for f in self.running if f.context is last])
+
+
+def _tokens(flight: Flight) -> tuple[float, bytes]:
+    """What two flights must have in common to share a context: all tokens, and how they draw."""
+    return flight.temperature, flight.ids[: flight.count].tobytes()
 
 
 def _context(flight: Flight) -> Context:
@@ -167,7 +201,8 @@ def _decoding(flight: Flight) -> bool:
     return flight.pending == 1 and (context.trunk is None or context.trunk.ready)
 
 
-def _own_work(flight: Flight, count: int) -> Work:
+def _own_work(flights: Sequence[Flight], count: int) -> Work:
+    flight = flights[0]
     context = _context(flight)
     start = context.length
     return Work(
@@ -175,7 +210,7 @@ def _own_work(flight: Flight, count: int) -> Work:
         start=start,
         before=() if context.trunk is None else (context.trunk.run,),
         run=context.own,
-        owner=flight,
+        owner=tuple(flights),
         emits=start + count == flight.count,
     )
 

@@ -13,20 +13,21 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from treadle.core.errors import one_line
-from treadle.core.ports import Clock, Finish
+from treadle.core.ports import Clock, Finish, Ids
 from treadle.inference.arena import Arena
 from treadle.inference.attention import StepAttention
-from treadle.inference.cache import KvCache, Trunk
+from treadle.inference.cache import NO_IDS, KvCache, Trunk
 from treadle.inference.config import EngineConfig
 from treadle.inference.flight import Decode, Flight, broken
-from treadle.inference.sampler import Sampler
+from treadle.inference.sampler import Drawn, Sampler
 from treadle.inference.scheduler import Scheduler, Work
 from treadle.models import Policy
 
@@ -41,6 +42,8 @@ class Counters:
     steps: int = 0
     forward_tokens: int = 0
     sampled_tokens: int = 0
+    joined_tokens: int = 0
+    """Sampled tokens that were drawn from another request's logits."""
     prefilled_tokens: int = 0
     """Forwarded tokens that were part of a prompt, a trunk or a recomputation."""
     finished: int = 0
@@ -120,14 +123,13 @@ class Worker:
         if flight.done:
             return
         self.counters.cancelled += 1
-        self._retire(flight, keep=flight.kept)
+        self._retire(flight, NO_IDS)
 
     def renew(self, version: int, *, recompute: bool) -> None:
         """The weights changed between two steps."""
         self.cache.renew(version)
         if recompute:
-            for flight in list(self.scheduler.running):
-                self.scheduler.preempt(flight)
+            self.scheduler.preempt(list(self.scheduler.running))
             self.cache.forget_idle()
 
     def drain(self, drain: Drain) -> None:
@@ -196,39 +198,62 @@ class Worker:
         plan = StepAttention(self.arena, works, heads=self._policy.dims.heads)
         hidden = self._policy.hidden(ids, pos, plan)
         ends = np.cumsum([len(w.ids) for w in works]) - 1
-        emits = [i for i, w in enumerate(works) if w.emits]
-        flights = [w.owner for w in works if w.emits and isinstance(w.owner, Flight)]
+        emits = [
+            (end, work.owner) for end, work in zip(ends, works, strict=True)
+            if work.emits and not isinstance(work.owner, Trunk)
+        ]
         drawn = None
         if emits:
-            logits = self._policy.logits(hidden[torch.from_numpy(ends[emits]).to(device)])
-            drawn = self._sampler.draw(
-                logits,
-                uniforms=torch.tensor([f.uniform() for f in flights], dtype=torch.float64),
-                temperature=torch.tensor([f.request.sampling.temperature for f in flights]),
-            )
+            drawn = self._draw(hidden, emits)
         for work in works:
             work.run.append(len(work.ids), version)
-        total = int(ends[-1]) + 1
+        self._count(works, int(ends[-1]) + 1)
+        at = 0
+        for _, flights in emits:
+            assert drawn is not None
+            self._take(flights, drawn, at, version)
+            at += len(flights)
+
+    def _draw(self, hidden: Tensor, emits: Sequence[tuple[int, tuple[Flight, ...]]]) -> Drawn:
+        """Each flight's next token, from the logits of its context's last token."""
+        logits = self._policy.logits(hidden[torch.tensor([end for end, _ in emits], device=hidden.device)])
+        groups = [flights for _, flights in emits]
+        return self._sampler.draw(
+            logits,
+            uniforms=torch.tensor([f.uniform() for flights in groups for f in flights], dtype=torch.float64),
+            temperature=torch.tensor([flights[0].temperature for flights in groups]),
+            rows=torch.tensor([row for row, flights in enumerate(groups) for _ in flights]),
+        )
+
+    def _count(self, works: Sequence[Work], tokens: int) -> None:
+        rows = [w.owner for w in works if w.emits and not isinstance(w.owner, Trunk)]
         self.counters.steps += 1
-        self.counters.forward_tokens += total
-        decoded = sum(1 for f in flights if f.sampled)
-        self.counters.prefilled_tokens += total - decoded
-        if drawn is None:
-            return
-        for i, flight in enumerate(flights):
+        self.counters.forward_tokens += tokens
+        self.counters.prefilled_tokens += tokens - sum(1 for flights in rows if flights[0].sampled)
+        self.counters.joined_tokens += sum(len(flights) - 1 for flights in rows)
+
+    def _take(self, flights: Sequence[Flight], drawn: Drawn, at: int, version: int) -> None:
+        """Give the flights of one context what they drew, from place `at`; those that go on differently part."""
+        going: dict[int, list[Flight]] = {}
+        for i, flight in enumerate(flights, at):
             if not drawn.finite[i]:
                 self._fail(flight, f"logits are not finite at policy version {version}")
                 continue
             flight.take(drawn.ids[i], drawn.logprobs[i], drawn.entropy[i], version)
             self.counters.sampled_tokens += 1
             self._end_if_finished(flight)
+            if not flight.done:
+                going.setdefault(drawn.ids[i], []).append(flight)
+        for parting in list(going.values())[1:]:
+            self.scheduler.part(parting)
 
     def _end_if_finished(self, flight: Flight) -> None:
         try:
             finish = flight.finished(self._decode)
         # Boundary: `decode` is the caller's code; what it raises ends the flight it was called for.
         except Exception as error:
-            self._fail(flight, f"decoding for stop strings failed: {type(error).__name__}: {error}", error)
+            reason = f"decoding for stop strings failed: {type(error).__name__}: {error}"
+            self._fail(flight, reason, error, sound=True)
             return
         if finish is not None:
             self._finish(flight, finish)
@@ -236,20 +261,23 @@ class Worker:
     def _finish(self, flight: Flight, finish: Finish) -> None:
         completion = flight.completion(finish)
         self.counters.finished += 1
-        self._retire(flight, keep=flight.count - flight.pending)
+        self._retire(flight, flight.ids[: flight.count - flight.pending])
         flight.deliver(completion)
 
     def _break(self, works: list[Work], error: BaseException) -> None:
         """A step failed: fail its flights and the trunks in the making; without works, everyone that runs."""
         self.counters.steps += 1
-        owners = [w.owner for w in works] or list(self.scheduler.running) or self.scheduler.everyone()
+        owners = [w.owner for w in works]
         trunks = [o for o in owners if isinstance(o, Trunk)]
-        flights = [o for o in owners if isinstance(o, Flight)]
+        flights = [f for o in owners if not isinstance(o, Trunk) for f in o]
         flights += [f for f in self.scheduler.running if f.context is not None and f.context.trunk in trunks]
+        if not works:
+            flights = list(self.scheduler.running) or self.scheduler.everyone()
         for flight in flights:
             self._fail(flight, f"engine step failed: {type(error).__name__}: {error}", error)
 
-    def _fail(self, flight: Flight, reason: str, cause: BaseException | None = None) -> None:
+    def _fail(self, flight: Flight, reason: str, cause: BaseException | None = None, *, sound: bool = False) -> None:
+        """End a flight with an error. `sound`: its KV is as it should be, and others may work on."""
         if flight.done:
             return
         flight.done = True
@@ -257,12 +285,13 @@ class Worker:
         self.scheduler.remove(flight)
         context, flight.context = flight.context, None
         if context is not None:
-            self.cache.spoil(context)
+            (self.cache.leave if sound else self.cache.spoil)(context)
         flight.deliver(broken(reason, cause))
 
-    def _retire(self, flight: Flight, *, keep: int) -> None:
+    def _retire(self, flight: Flight, ids: Ids) -> None:
+        """End a flight; the entries of `ids` stay for its rollout."""
         flight.done = True
         self.scheduler.remove(flight)
         context, flight.context = flight.context, None
         if context is not None:
-            self.cache.close(context, flight.ids[:keep])
+            self.cache.leave(context, ids)
