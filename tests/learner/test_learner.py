@@ -262,10 +262,36 @@ def test_the_rate_warms_up_and_decays():
     assert LearnerConfig(lr=2.0).rate(100) == 2.0
 
 
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_no_update_of_a_schedule_is_wasted_on_a_rate_of_zero(schedule: str):
+    for updates in (1, 2, 48):
+        config = LearnerConfig(lr=1.0, schedule=schedule).over(updates)
+        rates = [config.rate(k) for k in range(updates)]
+        assert rates[0] == 1.0
+        assert min(rates) == rates[-1] > 0
+        assert config.rate(updates) == 0
+
+
+def test_a_linear_schedule_falls_by_the_same_step_at_every_update():
+    config = LearnerConfig(lr=2.0, schedule="linear").over(5)
+    assert [config.rate(k) for k in range(5)] == pytest.approx([2 * (1 - k / 5) for k in range(5)])
+
+
+def test_a_length_that_was_set_is_kept():
+    config = LearnerConfig(schedule="linear", total_updates=7)
+    assert config.over(3) is config
+    assert LearnerConfig().over(3).total_updates == 3
+
+
+def test_a_learner_whose_schedule_has_no_length_is_refused(policy: Policy):
+    with pytest.raises(ConfigError, match=r"learner\.total_updates: got None, expected a number for schedule 'linear'"):
+        Learner(policy, LearnerConfig(schedule="linear"))
+
+
 @pytest.mark.parametrize(
     ("settings", "key"),
     [
-        ({"lr": 0.0}, "lr"), ({"schedule": "step"}, "schedule"), ({"schedule": "cosine"}, "total_updates"),
+        ({"lr": 0.0}, "lr"), ({"schedule": "step"}, "schedule"), ({"total_updates": 0}, "total_updates"),
         ({"attention": "flash"}, "attention"), ({"tokens_per_pack": 0}, "tokens_per_pack"),
         ({"max_grad_norm": -1.0}, "max_grad_norm"), ({"weight_decay": -0.1}, "weight_decay"),
     ],

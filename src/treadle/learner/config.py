@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from treadle.core.errors import ConfigError
 
@@ -20,9 +20,9 @@ class LearnerConfig:
     warmup_updates: int = 0
     """Updates in which the rate rises linearly to `lr`."""
     schedule: str = "constant"
-    """After the warm-up: `constant`, or `linear` or `cosine` down to 0 at `total_updates`."""
+    """After the warm-up: `constant`, or `linear` or `cosine` towards 0, which the update after the last would have."""
     total_updates: int | None = None
-    """Length of the schedule; needed by `linear` and `cosine`, ignored by `constant`."""
+    """Length of the schedule, ignored by `constant`; None takes as many updates as the stage that trains has."""
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     weight_decay: float = 0.0
@@ -64,15 +64,23 @@ class LearnerConfig:
             raise ConfigError(f"learner.schedule: got {self.schedule!r}, expected one of {', '.join(SCHEDULES)}")
         if self.attention not in ATTENTION:
             raise ConfigError(f"learner.attention: got {self.attention!r}, expected one of {', '.join(ATTENTION)}")
+
+    def over(self, updates: int) -> LearnerConfig:
+        """This config with a schedule of so many updates, unless its own length was set."""
+        return self if self.total_updates is not None else replace(self, total_updates=max(updates, 1))
+
+    def require_length(self) -> None:
+        """Raise ConfigError when the schedule has no length yet."""
         if self.schedule != "constant" and self.total_updates is None:
             raise ConfigError(f"learner.total_updates: got None, expected a number for schedule {self.schedule!r}")
 
     def rate(self, update: int) -> float:
-        """Learning rate of update number `update`, counted from 0."""
+        """Learning rate of update number `update`, counted from 0: `linear` is lr * (1 - update / total_updates)."""
         if update < self.warmup_updates:
             return self.lr * (update + 1) / self.warmup_updates
-        if self.schedule == "constant" or self.total_updates is None:
+        if self.schedule == "constant":
             return self.lr
+        assert self.total_updates is not None, "a learner requires a length"
         span = max(self.total_updates - self.warmup_updates, 1)
         done = min((update - self.warmup_updates) / span, 1.0)
         return self.lr * (1 - done if self.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2)

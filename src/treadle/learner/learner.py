@@ -56,9 +56,10 @@ class UpdateReport:
 
 
 class Learner:
-    """Trains a policy in place."""
+    """Trains a policy in place. Raises ConfigError for a schedule without a length."""
 
     def __init__(self, policy: Policy, config: LearnerConfig, *, clock: Clock | None = None) -> None:
+        config.require_length()
         self.policy = policy
         self.config = config
         self.updates = 0

@@ -222,9 +222,8 @@ class Run:
         self.ledger.tell("stage.done", {
             "stage": "demonstrations", "label": "demonstrations", "seconds_s": clock.now() - began,
         })
-        trainer = LearnerTrainer(
-            Learner(self.tools.policy, plan.learner), rule=Imitation(), aggregation=TokenMean(), loss=Nll()
-        )
+        learner = Learner(self.tools.policy, plan.learner.over(plan.training.updates(len(found.groups))))
+        trainer = LearnerTrainer(learner, rule=Imitation(), aggregation=TokenMean(), loss=Nll())
         coldstart = ColdStart(
             plan.training, trainer=trainer, engine=self.engine, thread=self.thread, ledger=self.ledger,
             seed=self._seed,
@@ -236,8 +235,8 @@ class Run:
     async def _reinforce(self) -> None:
         recipe, algorithm = self.recipe, self.recipe.algorithm
         trainer = LearnerTrainer(
-            Learner(self.tools.policy, recipe.learner), rule=algorithm.rule, aggregation=algorithm.aggregation,
-            loss=algorithm.loss,
+            Learner(self.tools.policy, recipe.learner.over(recipe.pipeline.updates)), rule=algorithm.rule,
+            aggregation=algorithm.aggregation, loss=algorithm.loss,
         )
         self._saver = self._checkpoints(trainer)
         loop = Loop(recipe.pipeline, LoopParts(

@@ -34,7 +34,7 @@ def shell() -> Recipe:
         coldstart=ColdStartPlan(
             demonstrations=DemonstrationPlan(most=96, per_family=4, first=1_000_000),
             training=ColdStartConfig(epochs=4, demonstrations_per_update=8),
-            learner=LearnerConfig(lr=5e-5, schedule="linear", total_updates=54, tokens_per_pack=640),
+            learner=LearnerConfig(lr=5e-5, schedule="linear", tokens_per_pack=640),
         ),
         learner=LearnerConfig(lr=2e-5, tokens_per_pack=640),
         pipeline=PipelineConfig(group_size=8, groups_per_update=16, updates=16),
