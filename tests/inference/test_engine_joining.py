@@ -89,6 +89,63 @@ async def test_later_turns_share_what_siblings_said_and_heard_alike(lab: Lab) ->
             prompts = [np.concatenate([r.prompt, d.ids, lab.ids(4, turn)]) for r, d in zip(requests, done, strict=True)]
 
 
+async def test_groups_with_one_system_prompt_compute_it_once(lab: Lab) -> None:
+    prompts = [np.concatenate([lab.ids(20), lab.ids(10, g)]) for g in range(1, 5)]
+    requests = [
+        lab.ask(p, f"{g}.{i}", cache=CacheHint(rollout=f"{g}.{i}", trunk=f"t{g}", trunk_len=30), max_tokens=3)
+        for g, p in enumerate(prompts) for i in range(2)
+    ]
+    async with lab.engine() as engine:
+        done = await together(lab, engine, requests)
+        # The stem once, then what is each group's own, the prompt's last token included.
+        assert lab.counts(engine, "prefilled_tokens", "steps") == (20 + 4 * 10, 4)
+        for name in [f"{g}.{i}" for g in range(4) for i in range(2)] + [f"t{g}" for g in range(4)]:
+            engine.release(name)
+        await lab.all(engine, lab.ask(lab.ids(4)))
+        assert engine.load_signal().kv_tokens == 0
+    assert right(lab, requests, done)
+
+
+async def test_groups_with_equal_prompts_compute_one(lab: Lab) -> None:
+    requests = [
+        lab.ask(lab.ids(30), f"{g}", cache=CacheHint(rollout=f"{g}", trunk=f"t{g}", trunk_len=30), max_tokens=3)
+        for g in range(3)
+    ]
+    async with lab.engine() as engine:
+        done = await together(lab, engine, requests)
+        assert lab.counts(engine, "prefilled_tokens") == (29 + 1,)
+    assert right(lab, requests, done)
+
+
+async def test_a_long_stem_is_waited_for_until_it_is_whole(lab: Lab) -> None:
+    prompts = [np.concatenate([lab.ids(90), lab.ids(10, g)]) for g in range(1, 4)]
+    requests = [
+        lab.ask(p, f"{g}", cache=CacheHint(rollout=f"{g}", trunk=f"t{g}", trunk_len=100), max_tokens=3)
+        for g, p in enumerate(prompts)
+    ]
+    async with lab.engine(max_batch_tokens=16) as engine:
+        done = await together(lab, engine, requests)
+        assert lab.counts(engine, "prefilled_tokens") == (90 + 3 * 10,)
+    assert right(lab, requests, done)
+
+
+async def test_who_waits_for_a_stem_goes_on_when_its_makers_give_up(lab: Lab) -> None:
+    prompts = [np.concatenate([lab.ids(90), lab.ids(10, g)]) for g in range(1, 3)]
+    first, second = (
+        lab.ask(p, f"{g}", cache=CacheHint(rollout=f"{g}", trunk=f"t{g}", trunk_len=100), max_tokens=3)
+        for g, p in enumerate(prompts)
+    )
+    async with lab.engine(max_batch_tokens=16) as engine:
+        with lab.policy.gate.write("test"):
+            tasks = [asyncio.ensure_future(engine.generate(r)) for r in (first, second)]
+            await lab.turn(3)
+        while not lab.counts(engine, "steps")[0]:
+            await lab.turn()
+        tasks[0].cancel()
+        done = await lab.soon(tasks[1])
+    assert right(lab, [second], [done])
+
+
 async def test_a_sibling_that_comes_late_copies_what_the_others_have(lab: Lab) -> None:
     first = [sibling(lab, i, stream="same", max_tokens=5) for i in range(2)]
     async with lab.engine() as engine:

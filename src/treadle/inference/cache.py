@@ -13,7 +13,7 @@ is computed anew. When the arena is full, what has been idle longest goes first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,6 +22,8 @@ from treadle.core.ports import CacheHint, Ids
 from treadle.inference.arena import Arena, Run
 
 NO_IDS: Ids = np.zeros(0, dtype=np.int32)
+STEM = 16
+"""Fewest leading tokens that a trunk takes over from another one, or waits a step for."""
 HEADROOM = 32
 """Entries beyond the known tokens that a new run has room for, so that it does not move at once."""
 
@@ -47,6 +49,11 @@ class Trunk:
     def ready(self) -> bool:
         """Whether every entry is there."""
         return self.run.length == len(self.ids)
+
+    @property
+    def growing(self) -> bool:
+        """Whether some entries are there and somebody waits for the others."""
+        return 0 < self.run.length < len(self.ids) and self.users > 0
 
 
 @dataclass(slots=True, eq=False)
@@ -151,6 +158,29 @@ class KvCache:
         for key in context.keys.intersection(keys):
             self._hold(fork, key)
         return fork
+
+    def begin(self, trunk: Trunk, begun: Collection[Trunk]) -> bool:
+        """Whether `trunk` may be computed further in this step; `begun` are the trunks that already are.
+
+        Groups often share a system prompt. So an empty trunk first copies the leading entries that another one of its
+        version has of the same tokens, and waits while that one is in the making.
+        """
+        if trunk.run.length:
+            return True
+        source, most = None, STEM - 1
+        for other in self._trunks.values():
+            if other.version != trunk.version or not (other.ready or other in begun or other.growing):
+                continue
+            common = _common(other.ids, trunk.ids)
+            if common > most:
+                source, most = other, common
+        if source is None:
+            return True
+        if source.run.length < most:
+            return False
+        self.arena.copy(source.run, trunk.run, most)
+        self.reused_tokens += most
+        return True
 
     def grow(self, context: Context, tokens: int) -> bool:
         """Make room for `tokens` entries in all. False when there is none now."""

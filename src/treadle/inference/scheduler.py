@@ -6,8 +6,8 @@ tokens in equal contexts are computed once and each request draws its own next t
 draw differently part.
 
 Each step takes one token of every context that decodes; the rest of `max_batch_tokens` goes to prefill in chunks,
-trunks before the members that wait for them. A trunk that completes in a step lets its members run in the same step:
-within a layer all new keys are written before any is read.
+trunks before the members that wait for them; of trunks that begin alike the first goes ahead. A trunk that completes
+in a step lets its members run in the same step: within a layer all new keys are written before any is read.
 
 Memory: a flight that cannot open its context waits with everyone behind it. A context that cannot grow preempts the
 last in order, perhaps itself; preempted flights go back to their old places in the queue and are recomputed. A single
@@ -137,14 +137,15 @@ class Scheduler:
             if _decoding(flights[0]):
                 continue
             trunk = context.trunk
-            if trunk is not None and not trunk.ready:
-                if trunk not in begun:
-                    begun.add(trunk)
-                    work = _trunk_work(trunk, left)
-                    chunks.append(work)
-                    left -= len(work.ids)
-                if left <= 0 or not _complete_after(trunk, chunks):
+            if trunk is not None and not trunk.ready and trunk not in begun:
+                if not self.cache.begin(trunk, begun):
                     continue
+                if not trunk.ready:
+                    begun.add(trunk)
+                    chunks.append(_trunk_work(trunk, left))
+                    left -= len(chunks[-1].ids)
+            if left <= 0 or not (trunk is None or trunk.ready or _complete_after(trunk, chunks)):
+                continue
             work = _own_work(flights, min(left, flights[0].pending))
             left -= len(work.ids)
             (singles if len(work.ids) == 1 else chunks).append(work)
