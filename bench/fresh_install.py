@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,7 @@ FENCE = re.compile(r"```(?:sh|bash)\n(.*?)```", re.S)
 def add(parser: argparse.ArgumentParser) -> None:
     """Options."""
     parser.add_argument("--skip-train", action="store_true", help="time only `make test`")
+    parser.add_argument("--keep-runs", type=Path, metavar="FOLDER", help="copy the run folders of `make train` there")
 
 
 def readme_commands(text: str) -> list[str]:
@@ -44,6 +46,8 @@ def run(args: argparse.Namespace) -> dict[str, object]:
         environment.pop("PYTHONPATH", None)
         seconds = {command: _timed(command, clone, environment) for command in wanted}
         reports = list((clone / "runs").glob("*/report.md"))
+        if args.keep_runs is not None:
+            shutil.copytree(clone / "runs", args.keep_runs, dirs_exist_ok=True)
     return {
         "train_s": seconds.get("make train"), "test_s": seconds["make test"], "commands": wanted,
         "reports": len(reports), "machine": machine(),

@@ -11,6 +11,7 @@ process, at most EXIT_S. Files stay readable until `release`, also after the pro
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -28,6 +29,8 @@ from treadle.envs.usage import Usage
 START_S = 30.0
 """How long a box may take to open, on a machine that is busy with other things."""
 EXIT_S = 5.0
+NICE = 10
+"""Niceness of a box's processes and of their session."""
 
 
 class Pipes:
@@ -90,6 +93,7 @@ class Box:
                 self.areas.append(os.open(area, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
             counted = self.areas if self._bounded else []
             self._usage = Usage(first=self.first, areas=counted, limits=self._limits)
+            _stand_back(self.first)
         except (Gone, TimeoutError, OSError, ValueError, KeyError) as error:
             words = self.channel.captured() or str(error) or type(error).__name__
             await self.end()
@@ -139,6 +143,17 @@ class Box:
 
     def _guard(self) -> str:
         return self._usage() if self._usage is not None else ""
+
+
+def _stand_back(first: int) -> None:
+    """Let commands take a core only when the trainer leaves one free.
+
+    A matrix product over all cores waits for its slowest thread: one command on one core stops the others as well. A
+    kernel that shares the processor by sessions looks at the session's own niceness and not at its processes'.
+    """
+    with contextlib.suppress(OSError):  # not allowed here, or too often: it only makes things slower
+        os.setpriority(os.PRIO_PROCESS, first, NICE)
+        Path(f"/proc/{first}/autogroup").write_text(str(NICE), encoding="ascii")
 
 
 class BoxedSandbox(ABC):

@@ -29,6 +29,12 @@ class LearnerConfig:
     """Decoupled; on matrices only, never on norms and biases."""
     max_grad_norm: float | None = 1.0
     """The gradient is scaled down to this norm; None never scales."""
+    top_layers: int | None = None
+    """Only so many of the last layers train, and the final norm; None trains everything. Embeddings and head stay.
+
+    The backward ends there: of a model's update, which is one part forward and two parts backward, only the trained
+    share of the backward is left, and no gradients or moments are held for the rest.
+    """
     tokens_per_pack: int = 1024
     """Most tokens of one forward and backward; a longer single path is still taken.
 
@@ -47,6 +53,7 @@ class LearnerConfig:
 
     def __post_init__(self) -> None:
         self._at_least_one("total_updates", self.total_updates)
+        self._at_least_one("top_layers", self.top_layers)
         self._at_least_one("tokens_per_pack", self.tokens_per_pack)
         self._at_least_one("head_rows", self.head_rows)
         for key, value in (

@@ -39,7 +39,10 @@ class Head:
         return torch.cat(parts) if parts else states.new_zeros(0)
 
     def backward(self, states: Tensor, targets: Tensor, terms: LossTerms, loss: Loss) -> tuple[Tensor, Tensor, Tensor]:
-        """Adds the head's weight gradient; returns loss (scalar), gradient of the states [E, hidden], log-probs [E]."""
+        """Adds the weight gradient of a head that trains.
+
+        Returns the loss (scalar), the gradient of the states [E, hidden] and the log-probs [E].
+        """
         grad = torch.empty_like(states)
         logp = states.new_empty(len(targets))
         total = states.new_zeros(())
@@ -86,9 +89,10 @@ class Head:
             slope = slope[:, None] / self._temperature
             block.mul_(-slope / mass)
             block.scatter_add_(1, target, slope)
-        if weight.grad is None:
-            weight.grad = torch.zeros_like(weight)
-        weight.grad.addmm_(logits.T, states)
+        if weight.requires_grad:
+            if weight.grad is None:
+                weight.grad = torch.zeros_like(weight)
+            weight.grad.addmm_(logits.T, states)
         return total, logits @ weight, logp
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from treadle.algorithms.credit import Collapsed
 from treadle.algorithms.losses import Loss
@@ -56,7 +56,10 @@ class UpdateReport:
 
 
 class Learner:
-    """Trains a policy in place. Raises ConfigError for a schedule without a length."""
+    """Trains a policy in place, or the top of it. Raises ConfigError for a schedule without a length.
+
+    Which parameters record gradients is a state of the policy: the learner that was made last has the say.
+    """
 
     def __init__(self, policy: Policy, config: LearnerConfig, *, clock: Clock | None = None) -> None:
         config.require_length()
@@ -65,7 +68,7 @@ class Learner:
         self.updates = 0
         """Updates done, skipped ones included: the clock of the schedule."""
         self._clock: Clock = clock or SystemClock()
-        self._parameters = [p for p in policy.module.parameters() if p.requires_grad]
+        self._parameters = policy.train(config.top_layers)
         self._device: torch.device = self._parameters[0].device
         self._head = Head(policy, rows=config.head_rows, temperature=config.temperature)
         self.optimiser = _adamw(self._parameters, config)
@@ -172,7 +175,7 @@ class Learner:
                 parameter.grad.zero_()
 
 
-def _adamw(parameters: Sequence[Tensor], config: LearnerConfig) -> torch.optim.AdamW:
+def _adamw(parameters: Sequence[nn.Parameter], config: LearnerConfig) -> torch.optim.AdamW:
     groups = [
         {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
         {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},

@@ -25,6 +25,7 @@ from treadle.models.attention import AttentionPlan, register
 from treadle.models.checkpoint import copy_weights, load_module, save_module
 from treadle.models.dims import Dims
 from treadle.models.gate import Gate
+from treadle.models.linear import quicken
 from treadle.models.proof import prove, refuse_config
 from treadle.models.source import resolve
 
@@ -76,6 +77,7 @@ class Policy:
         self.gate = Gate()
         """Read around a forward, write around an optimiser step and its version bump."""
         self._version = 0
+        quicken(module)
         self._body = module.get_decoder()
         self._head = module.get_output_embeddings()
         self._scaling = Scaling.of(module.config.get_text_config(decoder=True))
@@ -121,6 +123,27 @@ class Policy:
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits of hidden states. [E, hidden] -> [E, vocab], the model's own scaling and soft-cap included."""
         return self._scaling(self._head(hidden))
+
+    def train(self, top_layers: int | None) -> list[nn.Parameter]:
+        """Have gradients recorded for the last `top_layers` layers and what follows them but the head, None for all.
+
+        Returns the parameters that train. Below the first of them nothing is kept for a backward and none runs. Raises
+        ModelError when the model has no list of layers, or fewer than asked for.
+        """
+        chosen = list(self.module.parameters())
+        if top_layers is not None:
+            layers = getattr(self._body, "layers", None)
+            if not isinstance(layers, nn.ModuleList) or len(layers) < top_layers:
+                have = len(layers) if isinstance(layers, nn.ModuleList) else "no list of"
+                raise ModelError(f"model {self.name}: learner.top_layers={top_layers}, but it has {have} layers")
+            parts = [*layers[len(layers) - top_layers :], *(m for n, m in self._body.named_children() if "norm" in n)]
+            chosen = [p for part in parts for p in part.parameters()]
+        wanted = {id(p) for p in chosen}
+        for parameter in self.module.parameters():
+            parameter.requires_grad_(id(parameter) in wanted)
+            if not parameter.requires_grad:
+                parameter.grad = None
+        return chosen
 
     @property
     def head_weight(self) -> nn.Parameter | None:
