@@ -8,7 +8,7 @@ from words_recipe import WordEnv, Words, words
 from treadle import ConfigError, PlainParser, Task, World, train
 from treadle.core.config import read_toml
 from treadle.pipeline.curriculum import ByDifficulty, InTicketOrder
-from treadle.recipes.shell import shell
+from treadle.recipes.shell import shell, shell_smoke
 
 
 class PartlyDeaf(WordEnv):
@@ -30,7 +30,7 @@ class Kinds(Words):
 
 
 def test_ticket_order_is_what_is_not_named():
-    assert shell().pipeline.curriculum == InTicketOrder()
+    assert shell_smoke().pipeline.curriculum == InTicketOrder()
     assert shell().flat()["pipeline.curriculum"] == "tickets"
 
 

@@ -8,6 +8,7 @@ from treadle.inference.config import EngineConfig
 from treadle.learner.config import LearnerConfig
 from treadle.pipeline.coldstart import ColdStartConfig
 from treadle.pipeline.config import PipelineConfig
+from treadle.pipeline.curriculum import ByDifficulty
 from treadle.pipeline.evaluation import EvaluationConfig
 from treadle.recipes.recipe import ColdStartPlan, Recipe
 from treadle.recipes.world import ShellWorld
@@ -26,19 +27,20 @@ def shell() -> Recipe:
     return Recipe(
         name="shell",
         world=ShellWorld(
-            families=SHELL_FAMILIES, train_levels=("easy", "medium", "easy", "medium", "hard"), train_wordings=5
+            seed=1, families=SHELL_FAMILIES, train_levels=("easy", "medium") * 4 + ("hard",),
+            heldout_levels=("easy", "medium") * 3 + ("hard",), train_wordings=5,
         ),
         limits=RolloutLimits(max_turns=4, max_tokens_per_turn=40, max_context=512),
         rewards=Rewards(main="correct"),
         engine=EngineConfig(slots=128, context=512, kv_budget_tokens=28672),
         coldstart=ColdStartPlan(
             demonstrations=DemonstrationPlan(most=96, per_family=4, first=1_000_000),
-            training=ColdStartConfig(epochs=4, demonstrations_per_update=8),
-            learner=LearnerConfig(lr=5e-5, schedule="linear", tokens_per_pack=640),
+            training=ColdStartConfig(epochs=3, demonstrations_per_update=4),
+            learner=LearnerConfig(lr=1e-4, schedule="linear", top_layers=15, tokens_per_pack=640),
         ),
-        learner=LearnerConfig(lr=2e-5, tokens_per_pack=640),
-        pipeline=PipelineConfig(group_size=8, groups_per_update=16, updates=16),
-        evaluation=EvaluationConfig(tasks=288, untouched_tasks=72, temperature=1.0, at_once=128),
+        learner=LearnerConfig(lr=6e-5, schedule="linear", top_layers=10, tokens_per_pack=640),
+        pipeline=PipelineConfig(group_size=8, groups_per_update=16, updates=40, curriculum=ByDifficulty()),
+        evaluation=EvaluationConfig(tasks=336, untouched_tasks=84, temperature=1.0, at_once=128),
     )
 
 
