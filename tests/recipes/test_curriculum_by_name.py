@@ -8,7 +8,7 @@ from words_recipe import WordEnv, Words, words
 from treadle import ConfigError, PlainParser, Task, World, train
 from treadle.core.config import read_toml
 from treadle.pipeline.curriculum import ByDifficulty, InTicketOrder
-from treadle.recipes.shell import shell, shell_smoke
+from treadle.recipes.shell import shell_smoke
 
 
 class PartlyDeaf(WordEnv):
@@ -31,14 +31,14 @@ class Kinds(Words):
 
 def test_ticket_order_is_what_is_not_named():
     assert shell_smoke().pipeline.curriculum == InTicketOrder()
-    assert shell().flat()["pipeline.curriculum"] == "tickets"
+    assert shell_smoke().flat()["pipeline.curriculum"] == "tickets"
 
 
 def test_a_curriculum_is_chosen_by_name_and_set_below_it(tmp_path):
-    recipe = shell().changed({"pipeline.curriculum": "pools", "pipeline.curriculum.memory": "0.9"})
+    recipe = shell_smoke().changed({"pipeline.curriculum": "pools", "pipeline.curriculum.memory": "0.9"})
     assert recipe.pipeline.curriculum == ByDifficulty(memory=0.9)
     (tmp_path / "printed.toml").write_text(recipe.toml())
-    assert shell().changed(read_toml(tmp_path / "printed.toml")) == recipe
+    assert shell_smoke().changed(read_toml(tmp_path / "printed.toml")) == recipe
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_curriculum_is_chosen_by_name_and_set_below_it(tmp_path):
 )
 def test_a_wrong_name_or_number_is_one_line_with_its_key(overrides, words_in_it):
     with pytest.raises(ConfigError) as error:
-        shell().changed(overrides)
+        shell_smoke().changed(overrides)
     assert [word for word in words_in_it if word not in str(error.value)] == []
     assert "\n" not in str(error.value)
 
