@@ -142,7 +142,7 @@ async def serve(job: dict[str, Any], take: Take) -> None:
         line = socket.socket(fileno=job["line"])
         await asyncio.get_running_loop().create_connection(lambda: child.line, sock=line)
         child.ready()
-        await asyncio.get_running_loop().create_future()  # for as long as the process lives: the end of the line ends it
+        await asyncio.get_running_loop().create_future()  # never set: the end of the line ends the process
 
 
 def main(take: Take = take) -> None:

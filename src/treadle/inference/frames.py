@@ -114,11 +114,11 @@ def write_request(request: Request) -> tuple[dict[str, Any], Arrays]:
 def read_request(frame: Frame) -> Request:
     """Back from `write_request`."""
     said = frame.values
-    sampling, cache = said["sampling"], said["cache"]
+    sampling: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in said["sampling"].items()}
+    cache = said["cache"]
     return Request(
         prompt=frame.arrays[0], stream=Stream(said["seed"], tuple(said["path"])), priority=said["priority"],
-        sampling=Sampling(**{key: tuple(v) if isinstance(v, list) else v for key, v in sampling.items()}),
-        cache=None if cache is None else CacheHint(**cache),
+        sampling=Sampling(**sampling), cache=None if cache is None else CacheHint(**cache),
     )
 
 

@@ -5,8 +5,8 @@
 
 No port is opened: the child inherits one end of a socket pair and nothing else, and reads the end of the line when its
 owner is gone, however it went; then it ends at once. Who waits for whom: an asker for its own future, which the answer,
-the child's end, or silence wakes. A child that says nothing for `Patience.silence_s` is killed and named; what was asked
-of it fails with EngineError, as does what is asked later. An asker that is cancelled has its request cancelled there.
+the child's end, or silence wakes. A child that says nothing for `Patience.silence_s` is killed and named; what was
+asked of it fails with EngineError, as does what is asked later. An asker that is cancelled has its request cancelled.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any

@@ -73,7 +73,7 @@ def publish(policy: Policy, folder: Path) -> WeightRef:
         except OSError as error:
             reason = error.strerror or error
             raise StoreError(f"weights {folder}: cannot be written ({reason}); free some disk space") from error
-    return WeightRef(version=version, path=str(folder), checksum=_digest(text.encode()))
+    return WeightRef(version=version, path=str(folder), checksum=digest(text.encode()))
 
 
 def read(ref: WeightRef) -> Published:
@@ -93,9 +93,9 @@ def read(ref: WeightRef) -> Published:
         raise WeightMismatch(f"weights {folder}: cannot be read ({type(error).__name__}: {error})") from error
     if found.version != ref.version:
         raise WeightMismatch(f"weights {folder}: policy version {found.version} is there, {ref.version} was published")
-    if _digest(text) != ref.checksum:
+    if digest(text) != ref.checksum:
         raise WeightMismatch(
-            f"weights {folder}: {FACTS} has checksum {_digest(text)}, {ref.checksum} was published as version "
+            f"weights {folder}: {FACTS} has checksum {digest(text)}, {ref.checksum} was published as version "
             f"{ref.version}"
         )
     if size != expected:
@@ -152,7 +152,7 @@ def checksum(tensor: Tensor) -> str:
     flat = tensor.detach().contiguous().cpu().reshape(-1)
     digest = hashlib.blake2b(f"{tensor.dtype}{tuple(tensor.shape)}".encode(), digest_size=DIGEST)
     if flat.numel():
-        digest.update(memoryview(flat.view(torch.uint8).numpy()))
+        digest.update(flat.view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
@@ -165,5 +165,6 @@ def _copy(name: str, source: Tensor, target: Tensor) -> None:
     target.copy_(source)
 
 
-def _digest(data: bytes) -> str:
+def digest(data: bytes) -> str:
+    """Checksum of `published.json`, as a reference carries it."""
     return hashlib.blake2b(data, digest_size=DIGEST).hexdigest()
