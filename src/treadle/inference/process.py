@@ -79,8 +79,6 @@ class EngineProcess:
     async def start(self) -> Frame:
         """Start the child; what it says of itself when it is ready. Raises EngineError with what it died of."""
         loop = asyncio.get_running_loop()
-        ready: asyncio.Future[Frame] = loop.create_future()
-        self._asked[next(self._numbers)] = ready  # number 0: a child's first answer
         ours, theirs = socket.socketpair()
         with theirs:
             job = {**self._job, "line": theirs.fileno(), "owner": os.getpid()}
@@ -92,6 +90,7 @@ class EngineProcess:
             except OSError as error:
                 ours.close()
                 raise EngineError(f"the engine's process cannot be started: {self._command[0]}: {error}") from error
+        ready = self._asked[next(self._numbers)] = loop.create_future()  # number 0: a child's first answer
         await loop.create_connection(lambda: self._line, sock=ours)
         self.dead, self._heard = "", time.monotonic()
         try:
