@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-
-sys.path.insert(0, str(Path(__file__).parent))
 from copied_lab import Lab
 
 from treadle.core.errors import DeadlineExceeded, EngineError, PromptTooLong, WeightMismatch
@@ -123,7 +121,8 @@ async def test_a_draining_load_lets_what_runs_end_under_the_version_it_began_wit
     early = asyncio.ensure_future(engine.generate(lab.ask(max_tokens=300)))
     await running(lab, engine)
     load = asyncio.ensure_future(engine.load(lab.update(), LoadMode.DRAIN))
-    await lab.until(lambda: not engine._drained.is_set())
+    for _ in range(3):
+        await asyncio.sleep(0)
     late = asyncio.ensure_future(engine.generate(lab.ask("late")))
     done, _, after = await lab.soon(asyncio.gather(early, load, late))
     assert done.versions == ((old, 300),)
@@ -209,10 +208,11 @@ async def test_a_process_that_hangs_is_ended_and_named(lab):
 
 
 async def test_a_load_that_takes_too_long_is_named_and_leaves_nothing_served(lab):
-    async with lab.loaded() as engine:
-        engine._patience = engine._patience.__class__(load_s=0.0)
+    async with lab.engine(load_s=0.0) as engine:
         with pytest.raises(DeadlineExceeded, match=r"load of policy version \d+: not finished after 0 s"):
             await lab.soon(engine.load(lab.update()))
+        with pytest.raises(EngineError, match="serves nothing"):
+            await lab.soon(engine.generate(lab.ask()))
 
 
 async def test_a_process_that_cannot_start_says_why(lab, tmp_path):

@@ -132,9 +132,9 @@ class CopiedEngine:
         if afresh:
             self._shut(self._refusal or f"other weights of version {ref.version} are loaded")
         try:
-            published = await asyncio.to_thread(read, ref)
             if mode is LoadMode.DRAIN:
                 await self._drain()
+            published = await asyncio.to_thread(read, ref)
             self._judged.clear()
             values = {"path": ref.path, "version": ref.version, "mode": str(mode), "afresh": afresh}
             held = await self._process.ask("load", values, what=what)

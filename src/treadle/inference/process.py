@@ -23,7 +23,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import IO, Any
 
 from treadle.core.errors import EngineError, PromptTooLong, WeightMismatch
 from treadle.inference.frames import Arrays, Frame, Line
@@ -69,7 +69,8 @@ class EngineProcess:
         self._heard = 0.0
         """Monotonic seconds of the last frame."""
         self._process: subprocess.Popen[bytes] | None = None
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  closed by `stop`
+        self._stderr: IO[bytes] | None = None
+        """What the child writes to its standard error."""
 
     @property
     def pid(self) -> int:
@@ -79,6 +80,7 @@ class EngineProcess:
     async def start(self) -> Frame:
         """Start the child; what it says of itself when it is ready. Raises EngineError with what it died of."""
         loop = asyncio.get_running_loop()
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  closed by `stop`
         ours, theirs = socket.socketpair()
         with theirs:
             job = {**self._job, "line": theirs.fileno(), "owner": os.getpid()}
@@ -137,7 +139,8 @@ class EngineProcess:
         self._line.close()
         if self._process is not None:
             await asyncio.to_thread(self._reap)
-        self._stderr.close()
+        if self._stderr is not None:
+            self._stderr.close()
 
     # -- inside -------------------------------------------------------------------------------------------------
 
@@ -196,6 +199,7 @@ class EngineProcess:
         """What the child died of. Blocking."""
         status = self._reap()
         how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+        assert self._stderr is not None
         self._stderr.seek(max(0, self._stderr.seek(0, os.SEEK_END) - TAIL_BYTES))
         said = self._stderr.read().decode("utf-8", "replace").strip().splitlines()
         return f"the engine's process {self.pid} ended with {how}" + (f": {said[-1][:300]}" if said else "")

@@ -63,6 +63,8 @@ COPIES = 3
 """A checkpoint is so many times the weights: themselves and two moments of the optimiser."""
 CHECKPOINTS = 2
 """A new checkpoint is complete before the one that it replaces is removed."""
+PUBLISHED = 1
+"""So many times the weights are added by a publish; the first one is there already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +151,7 @@ class Run:
         """The whole run. Raises the first error of a stage; StoreError before it starts when the disk is too full."""
         began = self.tools.clock.now()
         weights = sum(p.numel() * p.element_size() for p in self.tools.policy.module.parameters())
-        self.folder.require_room(CHECKPOINTS * COPIES * weights)
+        self.folder.require_room((CHECKPOINTS * COPIES + (0 if self.publisher is None else PUBLISHED)) * weights)
         try:
             await self._stages()
         except BaseException as error:  # told to the listeners and passed on
