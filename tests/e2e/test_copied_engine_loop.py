@@ -46,3 +46,10 @@ def test_the_weights_on_disk_end_with_the_run(run):
     assert not (run / "weights").exists()
     assert (run / "checkpoints").is_dir()
     assert "copies = true" in (run / "recipe.toml").read_text()
+
+
+def test_its_checkpoint_is_evaluated_by_a_copied_engine_too(run, capsys):
+    capsys.readouterr()
+    assert main(["eval", str(run), "--tasks", "2"]) == 0
+    assert "/2, 95 % " in capsys.readouterr().out
+    assert [path for path in run.parent.rglob("weights") if path.is_dir()] == []

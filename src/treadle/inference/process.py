@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import IO, Any
 
-from treadle.core.errors import EngineError, PromptTooLong, WeightMismatch
+from treadle.core.errors import DeadlineExceeded, EngineError, PromptTooLong, WeightMismatch
 from treadle.inference.frames import Arrays, Frame, Line
 
 LOOK_UP_S = 1.0
@@ -33,7 +33,7 @@ LOOK_UP_S = 1.0
 TAIL_BYTES = 4000
 """How much of what a child wrote to its standard error is looked at."""
 REFUSALS: Mapping[str, type[Exception]] = {
-    kind.__name__: kind for kind in (PromptTooLong, ValueError, EngineError, WeightMismatch)
+    kind.__name__: kind for kind in (PromptTooLong, ValueError, EngineError, WeightMismatch, DeadlineExceeded)
 }
 """What a child may refuse with; anything else is an EngineError."""
 
