@@ -44,6 +44,9 @@ class TrainReport:
     """True when the weights stayed as they were: nothing to train, or a gradient that was not finite."""
     stats: Mapping[str, float] = field(default_factory=dict)
     """What the loss reports, by name."""
+    skew_mean: float | None = None
+    """Mean difference of recorded log-probs from the learner's own, in nats; None when older versions sampled too."""
+    skew_max: float | None = None
 
 
 class Trainer(Protocol):
@@ -59,7 +62,7 @@ class Trainer(Protocol):
         ...
 
     def publish(self) -> WeightRef:
-        """Where the engine finds the weights of now."""
+        """Where the engine finds the weights of now. Blocks while they are written for engines that copy them."""
         ...
 
     def save(self, folder: Path) -> None:
@@ -91,11 +94,13 @@ class LearnerTrainer:
             forest, collapsed, denominator=denominator, budget_tokens=self.learner.config.tokens_per_pack,
             tolerance=self.learner.config.weave_tolerance,
         )
-        report = self.learner.update(packs, self.loss)
+        fresh = all(group.oldest_version in (None, self.version) for group in groups)
+        report = self.learner.update(packs, self.loss, fresh=fresh)
         return TrainReport(
             version=report.version, loss=report.loss, grad_norm=report.grad_norm, lr=report.lr,
             tokens_trained=report.tokens_trained, seconds=report.seconds, skipped=bool(report.skipped),
-            stats=dict(report.stats),
+            stats=dict(report.stats), skew_mean=None if report.skew is None else report.skew.mean,
+            skew_max=None if report.skew is None else report.skew.most,
         )
 
     def publish(self) -> WeightRef:

@@ -99,8 +99,11 @@ class UpdatePump:
                 report = await self.thread.call(
                     board.occupied, lambda: self.trainer.train(groups), deadline_s=self.config.update_s
                 )
+                ref = await self.thread.call(
+                    f"publish after {board.occupied}", self.trainer.publish, deadline_s=self.config.update_s
+                )
                 async with deadline(f"engine load after {board.occupied}", self.config.update_s):
-                    loaded = await self.engine.load(self.trainer.publish())
+                    loaded = await self.engine.load(ref)
         finally:
             board.occupied = ""
         assert loaded == report.version, f"the engine serves version {loaded}, the learner made {report.version}"
@@ -141,6 +144,7 @@ class UpdatePump:
             **self.pace.values(number, window), "loss": report.loss, "grad_norm": report.grad_norm, "lr": report.lr,
             "tokens_trained": report.tokens_trained, "update_s": report.seconds, "skipped": report.skipped,
             "staleness": max(staleness), "staleness_mean": sum(staleness) / len(staleness),
+            "skew_mean": report.skew_mean, "skew_max": report.skew_max,
             **{f"stat.{name}": value for name, value in report.stats.items()},
         })
 

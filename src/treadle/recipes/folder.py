@@ -6,6 +6,7 @@
         events.jsonl        every event, one JSON object a line
         metrics.jsonl       one line per update and evaluation
         checkpoints/        version-N/, each with a `model` folder that transformers loads
+        weights/            the newest version, while the run lasts, for an engine that copies it
         report.md           what came out, with learning-curve.png
 """
 
@@ -64,6 +65,11 @@ class RunFolder:
     def checkpoints(self) -> Path:
         """Checkpoints, newest last by name."""
         return self.path / "checkpoints"
+
+    @property
+    def weights(self) -> Path:
+        """Published weights, while an engine copies them."""
+        return self.path / "weights"
 
     @property
     def newest_checkpoint(self) -> Path | None:

@@ -38,8 +38,8 @@ from treadle.core.events import Fanout, Listener, Value
 from treadle.core.seeds import Stream
 from treadle.envs.host import EnvHost
 from treadle.envs.task import Task, Taskset
-from treadle.inference.engine import LocalEngine
 from treadle.learner.learner import Learner
+from treadle.learner.publisher import Publisher
 from treadle.models.policy import Policy
 from treadle.observability.shield import Shield
 from treadle.pipeline.checkpoints import Checkpoints
@@ -51,6 +51,7 @@ from treadle.pipeline.ledger import Ledger
 from treadle.pipeline.loop import Loop, LoopParts, default_filters
 from treadle.pipeline.placebo import PermuteRewards
 from treadle.pipeline.trainer import BlockingThread, LearnerTrainer
+from treadle.recipes.engines import first_load, make_engine
 from treadle.recipes.folder import RunFolder
 from treadle.recipes.recipe import ColdStartPlan, Recipe
 from treadle.rendering.renderer import Renderer
@@ -62,6 +63,8 @@ COPIES = 3
 """A checkpoint is so many times the weights: themselves and two moments of the optimiser."""
 CHECKPOINTS = 2
 """A new checkpoint is complete before the one that it replaces is removed."""
+PUBLISHED = 1
+"""So many times the weights are added by a publish; the first one is there already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +107,9 @@ class Run:
         except StoreError:
             self.store.close()
             raise
-        self.engine = LocalEngine(tools.policy, recipe.engine, clock=tools.clock, decode=tools.renderer.decode)
+        self.publisher = Publisher(folder.weights) if recipe.engine.copies else None
+        """None when the engine shares the learner's tensors."""
+        self.engine = make_engine(recipe.engine, tools.policy, clock=tools.clock, decode=tools.renderer.decode)
         self.ledger = Ledger(
             Fanout(self.store, *map(Shield, listeners)), meter=StageMeter(tools.clock), rewards=recipe.rewards
         )
@@ -119,10 +124,15 @@ class Run:
         """Saves what the stage that trained last has learned; None before anything was trained."""
 
     async def __aenter__(self) -> Run:
-        self._stack.enter_context(self.store)
-        self._stack.enter_context(self.thread)
-        await self._stack.enter_async_context(self.engine)
-        self._stack.enter_context(heartbeat(say=self._warn, tell=self._slept))
+        async with AsyncExitStack() as stack:
+            stack.enter_context(self.store)
+            stack.enter_context(self.thread)
+            await stack.enter_async_context(self.engine)
+            if self.publisher is not None:
+                publisher = stack.enter_context(self.publisher)
+                await first_load(self.engine, publisher, self.tools.policy, thread=self.thread)
+            stack.enter_context(heartbeat(say=self._warn, tell=self._slept))
+            self._stack = stack.pop_all()
         return self
 
     async def __aexit__(
@@ -141,7 +151,7 @@ class Run:
         """The whole run. Raises the first error of a stage; StoreError before it starts when the disk is too full."""
         began = self.tools.clock.now()
         weights = sum(p.numel() * p.element_size() for p in self.tools.policy.module.parameters())
-        self.folder.require_room(CHECKPOINTS * COPIES * weights)
+        self.folder.require_room((CHECKPOINTS * COPIES + (0 if self.publisher is None else PUBLISHED)) * weights)
         try:
             await self._stages()
         except BaseException as error:  # told to the listeners and passed on
@@ -222,7 +232,8 @@ class Run:
         self.ledger.tell("stage.done", {
             "stage": "demonstrations", "label": "demonstrations", "seconds_s": clock.now() - began,
         })
-        learner = Learner(self.tools.policy, plan.learner.over(plan.training.updates(len(found.groups))))
+        config = plan.learner.over(plan.training.updates(len(found.groups)))
+        learner = Learner(self.tools.policy, config, publisher=self.publisher)
         trainer = LearnerTrainer(learner, rule=Imitation(), aggregation=TokenMean(), loss=Nll())
         coldstart = ColdStart(
             plan.training, trainer=trainer, engine=self.engine, thread=self.thread, ledger=self.ledger,
@@ -235,8 +246,9 @@ class Run:
     async def _reinforce(self) -> None:
         recipe, algorithm = self.recipe, self.recipe.algorithm
         trainer = LearnerTrainer(
-            Learner(self.tools.policy, recipe.learner.over(recipe.pipeline.updates)), rule=algorithm.rule,
-            aggregation=algorithm.aggregation, loss=algorithm.loss,
+            Learner(
+                self.tools.policy, recipe.learner.over(recipe.pipeline.updates), publisher=self.publisher
+            ), rule=algorithm.rule, aggregation=algorithm.aggregation, loss=algorithm.loss,
         )
         self._saver = self._checkpoints(trainer)
         loop = Loop(recipe.pipeline, LoopParts(
