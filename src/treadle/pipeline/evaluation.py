@@ -180,7 +180,7 @@ class Evaluator:
                 admitted_version=version,
             )
             group = self.ledger.past.group(key, self.sink)
-            self.ledger.opened(group)
+            self.ledger.opened(group, task)
             try:
                 await self.player.play(group, task, priority=LOW_PRIORITY + number)
             except BaseException:  # given up, whatever the reason; it is raised again

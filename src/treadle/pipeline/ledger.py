@@ -52,11 +52,15 @@ class Ledger:
             "permits": permits, "number": entry.place.number, "cursor": entry.place.cursor,
             "skipped_tasks": entry.skipped,
         })
-        self.opened(entry.group)
+        self.opened(entry.group, entry.task)
 
-    def opened(self, group: Group) -> None:
-        """A group was opened; what ended in it before the run was interrupted needs no other end."""
-        self._ended |= {rollout.id for rollout in group.rollouts.values() if rollout.outcome is not None}
+    def opened(self, group: Group, task: Task) -> None:
+        """A group was opened; what ended in it before the run was interrupted is told unless it was."""
+        last = {rollout.index: rollout.id for rollout in group.rollouts.values()}
+        for rollout in [rollout for rollout in group.rollouts.values() if rollout.outcome is not None]:
+            self._ended.add(rollout.id)
+            if not self.past.told("rollout.done", {"rollout": rollout.id}):
+                self._tell_end(group, rollout, task, retried=last[rollout.index] != rollout.id)
 
     def taken(self, update: int, batch: Sequence[Entry], ready: Sequence[Entry], *, version: int) -> None:
         """An update took its batch, in this order, to train what is ready."""
@@ -73,6 +77,12 @@ class Ledger:
         self.meter.count("rollouts")
         self.meter.count("failed", rollout.outcome.failed)
         self.meter.count("retries", retried)
+        self._tell_end(group, rollout, task, retried=retried)
+        if self.board is not None:
+            self.board.touch()
+
+    def _tell_end(self, group: Group, rollout: Rollout, task: Task, *, retried: bool) -> None:
+        assert rollout.outcome is not None
         segments = [s for s in group.segments.values() if s.rollout == rollout.id]
         actions = [s for s in segments if s.is_action]
         spent = rollout.seconds
@@ -86,8 +96,6 @@ class Ledger:
             "generate_s": spent.get("generate", 0.0), "env_s": spent.get("env", 0.0),
             "score_s": spent.get("score", 0.0), "retried": retried,
         })
-        if self.board is not None:
-            self.board.touch()
 
     def judged(self, entry: Entry) -> None:
         """A ticket is ready or dropped."""
