@@ -12,7 +12,7 @@ Callers run `update` in a thread; between two packs `between` is called, and wha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -164,9 +164,12 @@ class Learner:
             return self._publisher.publish(self.policy)
         return WeightRef(version=self.policy.version)
 
-    def save(self, folder: str | Path) -> None:
-        """Write weights, optimiser and counters; `folder` is there whole or not at all. The caller does not update."""
-        checkpoint.save(Path(folder), self.policy, self.optimiser, updates=self.updates)
+    def save(self, folder: str | Path, *, beside: Mapping[str, str] | None = None) -> None:
+        """Write weights, optimiser and counters; `folder` is there whole or not at all. The caller does not update.
+
+        `beside` are files of the caller's own, by name, that appear with it.
+        """
+        checkpoint.save(Path(folder), self.policy, self.optimiser, updates=self.updates, beside=beside or {})
 
     def restore(self, folder: str | Path) -> None:
         """Continue from what `save` wrote. Raises StoreError when it does not fit this policy."""

@@ -8,6 +8,7 @@ ticket keeps its permit until its batch is taken; were it given back at once, a 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -60,3 +61,32 @@ class TicketOrder:
     def evict(self, board: Board) -> tuple[int, ...]:
         """Nothing is ever given up."""
         return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """Takes the batches that the ledger knows as they were taken; for the rest it is another schedule."""
+
+    schedule: Schedule
+    batch: Callable[[int], tuple[int, ...] | None]
+    """The tickets of an update by its number; None when no ledger knows them."""
+
+    def admit(self, board: Board) -> bool:
+        """As the schedule says."""
+        return self.schedule.admit(board)
+
+    def priority(self, board: Board, ticket: int) -> int:
+        """As the schedule says."""
+        return self.schedule.priority(board, ticket)
+
+    def select(self, board: Board) -> tuple[int, ...] | None:
+        """The recorded batch, once all of it is settled; else as the schedule says."""
+        wanted = self.batch(board.batches + 1)
+        if wanted is None:
+            return self.schedule.select(board)
+        settled = all(ticket in board.entries and board.entries[ticket].settled for ticket in wanted)
+        return wanted if settled else None
+
+    def evict(self, board: Board) -> tuple[int, ...]:
+        """As the schedule says."""
+        return self.schedule.evict(board)

@@ -65,8 +65,8 @@ class Trainer(Protocol):
         """Where the engine finds the weights of now. Blocks while they are written for engines that copy them."""
         ...
 
-    def save(self, folder: Path) -> None:
-        """Write a checkpoint; the folder is there whole or not at all."""
+    def save(self, folder: Path, *, beside: Mapping[str, str]) -> None:
+        """Write a checkpoint, with these files of the caller's; the folder is there whole or not at all."""
         ...
 
 
@@ -107,9 +107,9 @@ class LearnerTrainer:
         """Where the engine finds the weights of now."""
         return self.learner.publish()
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path, *, beside: Mapping[str, str]) -> None:
         """Weights, optimiser and counters."""
-        self.learner.save(folder)
+        self.learner.save(folder, beside=beside)
 
 
 class BlockingThread:

@@ -67,6 +67,7 @@ class UpdatePump:
         """Train a batch, close its tickets, give its permits back."""
         ready = self._bounded(board, batch)
         number = board.batches + 1
+        self.ledger.taken(number, batch, ready, version=self.trainer.version)
         report: TrainReport | None = None
         staleness: list[int] = []
         if ready:
@@ -76,11 +77,14 @@ class UpdatePump:
             staleness = [self._staleness(entry) for entry in ready]
             self.worst_staleness = max(self.worst_staleness, *staleness)
             report = await self._train(board, number, ready)
+        for entry in sorted(batch, key=lambda entry: entry.ticket):
+            self.curriculum.learn(entry.task, entry.group)
+        board.learned = number
+        if report is not None:
+            await self._load(board, number, report.version)
             for entry, stale in zip(ready, staleness, strict=True):
                 board.move(entry, State.TRAINED)
                 self.ledger.trained(entry, version=report.version, staleness=stale)
-        for entry in sorted(batch, key=lambda entry: entry.ticket):
-            self.curriculum.learn(entry.task, entry.group)
         self._report(number, batch, report, staleness)
         board.version = self.trainer.version
         board.batches += 1
@@ -96,18 +100,24 @@ class UpdatePump:
         board.occupied = f"update {number}"
         try:
             with self.ledger.meter.busy("update"):
-                report = await self.thread.call(
+                return await self.thread.call(
                     board.occupied, lambda: self.trainer.train(groups), deadline_s=self.config.update_s
                 )
+        finally:
+            board.occupied = ""
+
+    async def _load(self, board: Board, number: int, version: int) -> None:
+        board.occupied = f"engine load after update {number}"
+        try:
+            with self.ledger.meter.busy("update"):
                 ref = await self.thread.call(
-                    f"publish after {board.occupied}", self.trainer.publish, deadline_s=self.config.update_s
+                    f"publish after update {number}", self.trainer.publish, deadline_s=self.config.update_s
                 )
-                async with deadline(f"engine load after {board.occupied}", self.config.update_s):
+                async with deadline(board.occupied, self.config.update_s):
                     loaded = await self.engine.load(ref)
         finally:
             board.occupied = ""
-        assert loaded == report.version, f"the engine serves version {loaded}, the learner made {report.version}"
-        return report
+        assert loaded == version, f"the engine serves version {loaded}, the learner made {version}"
 
     def _bounded(self, board: Board, batch: Sequence[Entry]) -> list[Entry]:
         """The ready groups of a batch that are within the bound; the others are dropped here."""
