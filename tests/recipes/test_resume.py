@@ -205,3 +205,10 @@ def test_the_command_line_says_what_is_wrong_in_one_line(capsys, words_, code, s
     assert main(words_) == code
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
+
+
+def test_a_folder_that_cannot_be_written_is_refused(monkeypatch, interrupts):
+    folder = stopped(interrupts)
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != folder)
+    with pytest.raises(treadle.StoreError, match="cannot be written by this user: change its permissions"):
+        treadle.train(resume=folder, view="none")

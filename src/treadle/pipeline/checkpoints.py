@@ -8,6 +8,7 @@ checkpoint that can be read: `begin_at`.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -98,11 +99,23 @@ class Checkpoints:
 
     def _write(self, target: Path, mark: Mark) -> None:
         assert self.folder is not None
-        self.folder.mkdir(parents=True, exist_ok=True)
+        _make(self.folder)
         self.trainer.save(target, beside={MARK: mark.text()})
         held = sorted(self.folder.glob("version-*"))
         for old in [path for path in held if path != target][: max(len(held) - self.keep, 0)]:
             shutil.rmtree(old)
+
+
+def _make(folder: Path) -> None:
+    """Make a folder that is there after a power cut, too."""
+    if folder.is_dir():
+        return
+    folder.mkdir(parents=True)
+    handle = os.open(folder.parent, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def begin_at(

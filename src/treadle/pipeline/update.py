@@ -93,7 +93,7 @@ class UpdatePump:
             board.remove(entry.ticket)
             permits.give_back(entry.ticket)
         board.touch()
-        self._give_up_on_failures(batch)
+        self._give_up_on_failures(number, batch)
 
     async def _train(self, board: Board, number: int, ready: Sequence[Entry]) -> TrainReport:
         groups = [entry.group if self.transform is None else self.transform(entry.group) for entry in ready]
@@ -158,9 +158,12 @@ class UpdatePump:
             **{f"stat.{name}": value for name, value in report.stats.items()},
         })
 
-    def _give_up_on_failures(self, batch: Sequence[Entry]) -> None:
-        """Raise the last failure when batch after batch is lost to failed rollouts: that is no bad luck."""
-        if any(entry.reason not in LOST for entry in batch):
+    def _give_up_on_failures(self, number: int, batch: Sequence[Entry]) -> None:
+        """Raise the last failure when batch after batch is lost to failed rollouts: that is no bad luck.
+
+        Batches of before an interruption do not count: whoever resumed the run may have mended what failed.
+        """
+        if any(entry.reason not in LOST for entry in batch) or self.ledger.past.batch(number) is not None:
             self._failed_batches = 0
             return
         self._failed_batches += 1

@@ -218,6 +218,8 @@ class Run:
             "restoring a checkpoint", lambda: begin_at(self.folder.checkpoints, self._restore, say=self._warn),
             deadline_s=self.recipe.pipeline.update_s,
         )
+        if self._begin[1].stage != "rl":  # which parameters train is the say of the learner that is made last
+            self._trainer = None
         if self._begin[0] is None:
             self._warn(f"{self.folder.path.name} has no checkpoint to go on from: it begins again, with what is stored")
         if self.publisher is None:
