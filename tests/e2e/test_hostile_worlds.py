@@ -293,10 +293,10 @@ def test_a_store_that_fails_stops_the_run_as_itself(tmp_path, stage, monkeypatch
 def test_what_was_trained_is_saved_when_the_learner_fails(tmp_path, monkeypatch):
     plain = Learner.accumulate
 
-    def fail(self, batch, loss):
+    def fail(self, *pack):
         if self.updates == 1:
             raise RuntimeError("out of memory")
-        return plain(self, batch, loss)
+        return plain(self, *pack)
 
     monkeypatch.setattr(Learner, "accumulate", fail)
     with pytest.raises(RuntimeError, match="out of memory"):
