@@ -12,8 +12,10 @@ import asyncio
 from dataclasses import dataclass
 from typing import Protocol
 
-from treadle.agents.player import Play, Player
+from treadle.agents.limits import RolloutLimits
+from treadle.agents.player import Play, Priority, no_priority
 from treadle.core.outcome import Retry
+from treadle.core.ports import Clock, Generate
 from treadle.core.seeds import Stream
 from treadle.envs.task import Task
 from treadle.trajectory.group import Group, Rollout
@@ -53,11 +55,34 @@ class NoWatcher:
         """Do nothing."""
 
 
+class Plays(Protocol):
+    """Plays rollouts, many at once: `Player`, or a simulation of one."""
+
+    @property
+    def generate(self) -> Generate:
+        """What it samples from."""
+        ...
+
+    @property
+    def clock(self) -> Clock:
+        """The clock that it waits on."""
+        ...
+
+    @property
+    def limits(self) -> RolloutLimits:
+        """What one rollout may cost."""
+        ...
+
+    async def play(self, group: Group, plan: Play) -> Rollout:
+        """Play one attempt to its end and return it, ended. Raises nothing but CancelledError."""
+        ...
+
+
 class GroupPlayer:
     """Plays whole groups, many at once."""
 
     def __init__(
-        self, player: Player, *, size: int, retries: RetryBudget | None = None, seed: Stream,
+        self, player: Plays, *, size: int, retries: RetryBudget | None = None, seed: Stream,
         watcher: RolloutWatcher | None = None,
     ) -> None:
         self.player = player
@@ -68,7 +93,12 @@ class GroupPlayer:
         """Root of all streams: ("ticket", t, "rollout", i, "attempt", a) samples, ("env", t) starts worlds."""
         self.watcher = watcher or NoWatcher()
 
-    async def play(self, group: Group, task: Task, *, priority: int = 0) -> Group:
+    @property
+    def clock(self) -> Clock:
+        """The clock that rollouts are played on."""
+        return self.player.clock
+
+    async def play(self, group: Group, task: Task, *, priority: Priority = no_priority) -> Group:
         """Play all members to their ends. Raises nothing but CancelledError."""
         try:
             async with asyncio.TaskGroup() as members:
@@ -78,7 +108,7 @@ class GroupPlayer:
             self.player.generate.release(group.key.id)
         return group
 
-    async def _member(self, group: Group, task: Task, index: int, priority: int) -> None:
+    async def _member(self, group: Group, task: Task, index: int, priority: Priority) -> None:
         infra = env = 0
         ticket = group.key.ticket
         while True:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from treadle.core.errors import ConfigError
+from treadle.pipeline.counting import InOrder
 from treadle.pipeline.curriculum import CurriculumPlan, InTicketOrder
+from treadle.pipeline.schedule import Bounds, OnStale, SchedulePlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +24,11 @@ class PipelineConfig:
     """Updates that generation may run ahead. 0: every token is sampled by the version that it trains."""
     max_staleness: int | None = None
     """Hard bound on the versions between a trained token (its KV included) and its update; None means `lag`."""
+    on_stale: OnStale = "wait"
+    """What becomes of a ticket that cannot be trained within the bound: `wait` lets the update wait for it before that
+    happens; `drop` gives it up and `mask` trains without its old tokens, and both favour short rollouts."""
+    schedule: SchedulePlan = field(default_factory=InOrder)
+    """Which ready groups make the next batch: `tickets`, `strict`, `freshest`, `shortest` or `learnability`."""
     curriculum: CurriculumPlan = field(default_factory=InTicketOrder)
     """Which task a ticket plays: `tickets` (task number = ticket) or `pools` (kinds that are solved sometimes)."""
     infra_retries: int = 2
@@ -66,6 +73,14 @@ class PipelineConfig:
     def staleness_bound(self) -> int:
         """`max_staleness`, or `lag` when it is None."""
         return self.lag if self.max_staleness is None else self.max_staleness
+
+    @property
+    def bounds(self) -> Bounds:
+        """What the schedule has to keep to."""
+        return Bounds(
+            groups_per_update=self.groups_per_update, lag=self.lag, max_staleness=self.staleness_bound,
+            on_stale=self.on_stale,
+        )
 
     @property
     def permits(self) -> int:

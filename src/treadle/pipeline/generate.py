@@ -52,7 +52,7 @@ class GeneratePump:
     @property
     def clock(self) -> Clock:
         """The clock of the run."""
-        return self.player.player.clock
+        return self.player.clock
 
     async def run(self, board: Board, permits: Permits) -> None:
         """Start every ticket of the run, then wait for the last group."""
@@ -87,7 +87,9 @@ class GeneratePump:
         return entry
 
     async def _play(self, board: Board, entry: Entry) -> None:
-        priority = self.schedule.priority(board, entry.ticket)
+        def priority() -> int:
+            return self.schedule.priority(board, entry.ticket)
+
         async with asyncio.TaskGroup() as one:  # a task of its own, so that it can be given up alone
             task = one.create_task(self.player.play(entry.group, entry.task, priority=priority))
             self._playing[entry.ticket] = task

@@ -32,7 +32,7 @@ from treadle.pipeline.generate import GeneratePump, Room
 from treadle.pipeline.ledger import Ledger
 from treadle.pipeline.permits import Permits
 from treadle.pipeline.placebo import RewardTransform
-from treadle.pipeline.schedule import Schedule, TicketOrder
+from treadle.pipeline.schedule import Schedule
 from treadle.pipeline.trainer import BlockingThread, Trainer
 from treadle.pipeline.update import UpdatePump
 from treadle.trajectory.group import Group, Sink
@@ -59,7 +59,7 @@ class LoopParts:
     checkpoints: Checkpoints | None = None
     """None saves nothing."""
     schedule: Schedule | None = None
-    """None takes strict ticket order."""
+    """None takes the one that the config names."""
     curriculum: Curriculum | None = None
     """None plays the taskset's tasks in ticket order."""
     sink: Sink | None = None
@@ -98,8 +98,8 @@ class Loop:
         self.config = config
         self.parts = parts
         self.permits = Permits(config.permits)
-        self.board = Board(clock=parts.player.player.clock, version=parts.trainer.version)
-        schedule = parts.schedule or TicketOrder(groups_per_update=config.groups_per_update, lag=config.lag)
+        self.board = Board(clock=parts.player.clock, version=parts.trainer.version)
+        schedule = parts.schedule or config.schedule.begin(config.bounds, rewards=parts.ledger.rewards)
         curriculum = parts.curriculum or TicketTasks(parts.taskset)
         ledger = parts.ledger
         self._generate = GeneratePump(

@@ -81,6 +81,7 @@ class UpdatePump:
                 self.ledger.trained(entry, version=report.version, staleness=stale)
         for entry in sorted(batch, key=lambda entry: entry.ticket):
             self.curriculum.learn(entry.task, entry.group)
+            self.schedule.closed(entry)
         self._report(number, batch, report, staleness)
         board.version = self.trainer.version
         board.batches += 1
