@@ -34,7 +34,6 @@ from treadle.envs.task import Task
 from treadle.trajectory.group import Group, Rollout
 from treadle.trajectory.segment import Segment
 
-
 Priority = Callable[[], int]
 """Asked before every turn: what the engine is told; smaller is sooner."""
 

@@ -48,8 +48,6 @@ class Entry:
     """Clock time of admission."""
     skipped: int = 0
     """Tasks that the curriculum passed over for this one."""
-    admitted: int = 0
-    """Batches that had been taken when it was admitted."""
     state: State = State.RUNNING
     reason: str = ""
     """Why it was dropped."""
@@ -87,7 +85,6 @@ class Board:
     def admit(self, entry: Entry) -> None:
         """Put the next ticket on the board."""
         assert entry.ticket == self.next_ticket, f"ticket {entry.ticket}, expected {self.next_ticket}"
-        entry.admitted = self.batches
         self.entries[entry.ticket] = entry
         self.counts[entry.state] += 1
         self.next_ticket += 1

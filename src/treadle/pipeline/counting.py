@@ -1,18 +1,16 @@
 """The counting check: look ahead past slow tickets, and still never train one that is too stale.
 
-A ticket that was admitted after a batches is *due* at batch a + S, where S is `max_staleness`: trained there it is S
-versions old at most, later it would be older. A batch takes B settled tickets. Taking a set of them as batch k is safe
-when what stays behind can still make its way:
+In strict order ticket t belongs to batch t // B, and starts at most `lag` batches before it. Here it may be passed over
+a little: it is *due* at batch t // B + (S - lag), where S is `max_staleness`, so that it is at most S versions old. A
+batch takes B settled tickets. Taking a set of them as batch k is safe when what stays behind can still make its way:
 
-    for every j >= 0:  of the tickets that stay, at most j * B are due at batch k + j or before
+    for every j >= 0:  of the outstanding tickets that stay, at most j * B are due at batch k + j or before
 
 For j = 0 it says that whatever is due now is in this batch: the update waits for it. The check is enough, because
-tickets that pass it can be taken by due date in the batches to come, and new ones are due after all of them: with
-(lag + 1) * B permits and S >= lag there are never more than (S + 1) * B. So for all latencies staleness is at most S,
-nothing is dropped for its age, and no ticket is passed over for more than S batches.
-
-With S = lag and all permits out the check leaves no choice: every batch is the oldest B tickets. Freedom to overtake
-needs S > lag. Within that freedom an order prefers some tickets; it cannot break the bound.
+tickets that pass it can be taken in ticket order by the batches to come, and whoever starts later is due later. So for
+all latencies staleness is at most S, nothing is dropped for its age, and no ticket is passed over by more than S - lag
+batches. With S = lag that is strict ticket order. Within the freedom that S > lag gives, an order prefers some tickets;
+it cannot break the bound.
 
 Under `on_stale` drop and mask nobody waits: the next batch is any B settled tickets, oldest first. `drop` gives up a
 ticket that is still running when its last batch has gone; `mask` goes on with it and trains what is young enough.
@@ -34,8 +32,8 @@ def choose(
 ) -> tuple[int, ...] | None:
     """The first B of `settled`, in the order given, that leave nothing behind that could become too stale; or None.
 
-    `now` is the number of the batch that is gathered. The check counts every ticket in at most S + 1 classes by the
-    batches it has left, so it costs O(tickets * S).
+    `now` is the number of the batch that is gathered. The check counts every ticket in the classes of at most S
+    further batches, so it costs O(tickets * S).
     """
     size, classes = bounds.groups_per_update, bounds.max_staleness + 1
     ready, running = [0] * classes, [0] * classes
@@ -60,7 +58,12 @@ def choose(
 
 def _left(entry: Entry, now: int, bounds: Bounds) -> int:
     """Batches after this one that may still take the ticket; 0 when it is due now."""
-    return max(0, entry.admitted + bounds.max_staleness - now)
+    return max(0, due(entry, bounds) - now)
+
+
+def due(entry: Entry, bounds: Bounds) -> int:
+    """The last batch that may take the ticket."""
+    return entry.ticket // bounds.groups_per_update + bounds.max_staleness - bounds.lag
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,12 +77,8 @@ class Counting:
         return self.bounds.may_start(board)
 
     def priority(self, board: Board, ticket: int) -> int:
-        """What is due soonest first, and what is due together in turns.
-
-        So every group of a batch has begun before any of them takes many turns, and the long ones are found early. With
-        S = 0 there is one batch only, and earlier tickets go first.
-        """
-        return board.entries[ticket].admitted if self.bounds.max_staleness else ticket
+        """Earlier tickets first: they are due soonest."""
+        return ticket
 
     def rank(self, entry: Entry) -> float:
         """Smaller is taken first, where the check leaves a choice."""
@@ -91,8 +90,7 @@ class Counting:
             return None
         settled = sorted((e for e in board.entries.values() if e.settled), key=lambda e: (self.rank(e), e.ticket))
         if self.bounds.on_stale != "wait":
-            settled.sort(key=lambda entry: entry.admitted)
-            return tuple(sorted(entry.ticket for entry in settled[: self.bounds.groups_per_update]))
+            return tuple(sorted(entry.ticket for entry in settled)[: self.bounds.groups_per_update])
         running = [entry for entry in board.entries.values() if not entry.settled]
         return choose(settled, running, now=board.batches, bounds=self.bounds)
 
@@ -100,8 +98,9 @@ class Counting:
         """Under `drop`, what still runs though its last batch has gone."""
         if self.bounds.on_stale != "drop":
             return ()
-        last = board.batches - self.bounds.max_staleness
-        return tuple(e.ticket for e in board.entries.values() if not e.settled and e.admitted < last)
+        return tuple(
+            e.ticket for e in board.entries.values() if not e.settled and due(e, self.bounds) < board.batches
+        )
 
     def closed(self, entry: Entry) -> None:
         """Nothing is learned."""

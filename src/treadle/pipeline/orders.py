@@ -5,8 +5,8 @@
     learnability  ready groups whose rollouts differ most first: most signal for an update
 
 None of them starves anybody. A batch must contain whatever is due, so a ticket is passed over for at most
-`max_staleness` batches. What the engine is told is bounded too: `shortest` moves a ticket by less than the tickets of
-one batch, so only tickets admitted within one batch of it can go before it.
+`max_staleness` - `lag` batches. What the engine is told is bounded too: `shortest` moves a ticket by less than the
+tickets of one batch, so only tickets admitted within one batch of it can go before it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class FreshestFirst(Counting):
         if entry.state is State.DROPPED:
             return 0.0
         oldest = entry.group.oldest_version
-        return -float(entry.admitted if oldest is None else oldest)
+        return -float(entry.group.key.admitted_version if oldest is None else oldest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,12 +13,16 @@ import asyncio
 import heapq
 from collections import deque
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from treadle.core.errors import EngineError
 from treadle.core.ports import Clock, Completion, Finish, Request, Statistics, WeightRef
 from treadle.core.seeds import Stream
+
+if TYPE_CHECKING:  # the room's own namespace needs torch
+    from treadle.inference.port import LoadSignal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,11 +72,6 @@ class Fleet:
         self._kv: dict[str, int] = {}
         """Version at which a rollout began."""
 
-    @property
-    def waiting(self) -> int:
-        """Requests without a slot."""
-        return sum(not future.done() for _, _, future in self._waiting)
-
     async def generate(self, request: Request) -> Completion:
         """Wait for a slot, then hold it for as long as the tokens take. Raises EngineError when its engine breaks."""
         engine = await self._slot(request.priority)
@@ -103,6 +102,16 @@ class Fleet:
         self.version = ref.version
         self._loads.append((self.clock.now(), ref.version))
         return self.version
+
+    def load_signal(self) -> LoadSignal:
+        """Requests that wait and that run."""
+        from treadle.inference.port import LoadSignal
+
+        return LoadSignal(
+            waiting=sum(not granted.done() for _, _, granted in self._waiting),
+            running=sum(map(len, self._running.values())), slots=self.config.engines * self.config.slots,
+            kv_tokens=0, kv_budget_tokens=0,
+        )
 
     def statistics(self) -> Statistics:
         """Counters since the start."""
@@ -163,8 +172,11 @@ class Fleet:
         self._free.append(engine)
 
     def _completion(self, began: float, kv: int) -> Completion:
-        before = [version for at, version in self._loads if at <= began][-1]
-        seen = [before, *(version for at, version in self._loads if at > began)]
+        seen: list[int] = []
+        for at, version in reversed(self._loads):
+            seen.insert(0, version)
+            if at <= began:
+                break
         n = len(seen)
         return Completion(
             ids=np.arange(n, dtype=np.int32), logprobs=np.zeros(n, np.float32), entropy=np.zeros(n, np.float32),

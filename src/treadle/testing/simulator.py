@@ -7,8 +7,8 @@ lengths and latencies (`workload`), of engines and their breakdowns (`fleet`), a
 seconds for a batch. So what a schedule, a lag or a fleet size would do to a run can be measured before it is paid for.
 
 A figure is taken over the updates in the middle: while the pipeline fills, and while it runs dry at the end, no
-schedule can be told from another. The ideal is the capacity of the slowest stage: the fleet with every slot busy, or the
-learner without a pause, whichever gives fewer rollouts a second.
+schedule can be told from another. The ideal is the capacity of the slowest stage: the fleet with every slot busy, or
+the learner without a pause, whichever gives fewer rollouts a second.
 """
 
 from __future__ import annotations
@@ -141,7 +141,8 @@ class _Learner:
 
     def train(self, groups: Sequence[Group]) -> TrainReport:
         """Count, and take time."""
-        rollouts = [rollout for group in groups for rollout in group.valid]
+        acted = {segment.rollout for group in groups for segment in group.segments.values() if segment.is_action}
+        rollouts = [rollout for group in groups for rollout in group.valid if rollout.id in acted]
         tokens = sum(self.player.tokens[rollout.id] for rollout in rollouts)
         oldest = [group.oldest_version for group in groups]
         self.staleness += [self.version - version for version in oldest if version is not None]

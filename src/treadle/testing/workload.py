@@ -19,13 +19,15 @@ from treadle.agents.limits import RolloutLimits
 from treadle.agents.player import Play
 from treadle.core.errors import EnvError
 from treadle.core.outcome import CANCELLED, OK, Origin, Outcome, failure, limit
-from treadle.core.ports import CacheHint, Clock, Request, Sampling
+from treadle.core.ports import CacheHint, Clock, Generate, Request, Sampling
 from treadle.core.seeds import Stream
 from treadle.envs.task import Task
 from treadle.testing.fleet import Fleet
 from treadle.trajectory.group import Group, Rollout
 
 NORMAL = NormalDist()
+UNUSED = Stream(0)
+"""The fleet draws nothing."""
 NOTHING = np.zeros(1, np.int32)
 """A prompt; the fleet reads none."""
 
@@ -90,7 +92,7 @@ class SimulatedTasks:
         return None
 
     def task(self, split: str, index: int) -> Task:
-        """Task `index` is of family `index` modulo their number, shuffled a little so that batches differ."""
+        """Task `index` is of family `index` modulo their number, each round in an order of its own."""
         family = (index * 5 + index // self.families) % self.families
         return Task(id=f"{split}-{index}", prompt="", family=f"f{family}", split=split, data={"family": family})
 
@@ -104,8 +106,8 @@ class SimulatedPlayer:
 
     def __init__(self, workload: Workload, *, fleet: Fleet, clock: Clock) -> None:
         self.workload = workload
-        self.generate = fleet
-        self.clock = clock
+        self.generate: Generate = fleet
+        self.clock: Clock = clock
         self.limits = RolloutLimits()
         self.tokens: dict[str, int] = {}
         """Sampled by each rollout that ended."""
@@ -147,10 +149,8 @@ class SimulatedPlayer:
 
 def _request(plan: Play, rollout: str, tokens: int) -> Request:
     return Request(
-        prompt=NOTHING, sampling=Sampling(max_tokens=tokens), stream=_UNUSED, cache=CacheHint(rollout=rollout),
+        prompt=NOTHING, sampling=Sampling(max_tokens=tokens), stream=UNUSED, cache=CacheHint(rollout=rollout),
         priority=plan.priority(),
     )
 
 
-_UNUSED = Stream(0)
-"""The fleet draws nothing."""
