@@ -4,13 +4,12 @@ In strict order ticket t belongs to batch t // B, and starts at most `lag` batch
 a little: it is *due* at batch t // B + (S - lag), where S is `max_staleness`, so that it is at most S versions old. A
 batch takes B settled tickets. Taking a set of them as batch k is safe when what stays behind can still make its way:
 
-    for every j >= 0:  of the outstanding tickets that stay, at most j * B are due at batch k + j or before
+    for every j >= 0:  of the tickets that stay, at most j * B are due at batch k + j or before
 
-For j = 0 it says that whatever is due now is in this batch: the update waits for it. The check is enough, because
-tickets that pass it can be taken in ticket order by the batches to come, and whoever starts later is due later. So for
-all latencies staleness is at most S, nothing is dropped for its age, and no ticket is passed over by more than S - lag
-batches. With S = lag that is strict ticket order. Within the freedom that S > lag gives, an order prefers some tickets;
-it cannot break the bound.
+Only B tickets are due at any one batch, so it is enough to look at j = 0: whatever is due now is in this batch, and the
+update waits for it. Then the check holds for the next batches, too. So for all latencies staleness is at most S,
+nothing is dropped for its age, and no ticket is passed over by more than S - lag batches. With S = lag that is strict
+ticket order. Within the freedom that S > lag gives, an order prefers some tickets; it cannot break the bound.
 
 Under `on_stale` drop and mask nobody waits: the next batch is any B settled tickets, oldest first. `drop` gives up a
 ticket that is still running when its last batch has gone; `mask` goes on with it and trains what is young enough.
@@ -30,35 +29,14 @@ from treadle.pipeline.schedule import Bounds, Schedule
 def choose(
     settled: Sequence[Entry], unsettled: Iterable[Entry], *, now: int, bounds: Bounds
 ) -> tuple[int, ...] | None:
-    """The first B of `settled`, in the order given, that leave nothing behind that could become too stale; or None.
+    """What is due at batch `now` and the first of the other settled ones, B together, in ticket order.
 
-    `now` is the number of the batch that is gathered. The check counts every ticket in the classes of at most S
-    further batches, so it costs O(tickets * S).
+    None when there are not so many, or when something is due that is not settled.
     """
-    size, classes = bounds.groups_per_update, bounds.max_staleness + 1
-    ready, running = [0] * classes, [0] * classes
-    for counts, entries in ((ready, settled), (running, unsettled)):
-        for entry in entries:
-            for j in range(_left(entry, now, bounds), classes):
-                counts[j] += 1
-    needed = [max(0, ready[j] + running[j] - j * size) for j in range(classes)]
-    if len(settled) < size or any(needed[j] > min(ready[j], size) for j in range(classes)):
+    if len(settled) < bounds.groups_per_update or any(due(entry, bounds) <= now for entry in unsettled):
         return None
-    chosen: list[int] = []
-    for entry in settled:
-        left = _left(entry, now, bounds)
-        after = [need - (j >= left) for j, need in enumerate(needed)]
-        if max(after) <= size - len(chosen) - 1:
-            needed = after
-            chosen.append(entry.ticket)
-            if len(chosen) == size:
-                return tuple(sorted(chosen))
-    raise AssertionError(f"the counting check let a batch through that cannot be filled: {len(chosen)} of {size}")
-
-
-def _left(entry: Entry, now: int, bounds: Bounds) -> int:
-    """Batches after this one that may still take the ticket; 0 when it is due now."""
-    return max(0, due(entry, bounds) - now)
+    first = sorted(settled, key=lambda entry: due(entry, bounds) > now)  # stable: the order given is kept among equals
+    return tuple(sorted(entry.ticket for entry in first[: bounds.groups_per_update]))
 
 
 def due(entry: Entry, bounds: Bounds) -> int:

@@ -1,8 +1,8 @@
 """Masking: a group without the tokens that are too old to train on.
 
 What is too old stays in the context of what comes after it, and its rollout still votes in the group's baseline; it
-only leaves the loss. A segment is as old as its oldest token and the KV entries that it was computed on, so under the load
-mode `keep` a rollout that began too early is left out as a whole.
+only leaves the loss. A segment is as old as its oldest token and the KV entries that it was computed on, so under the
+load mode `keep` a rollout that began too early is left out as a whole.
 """
 
 from __future__ import annotations
