@@ -4,12 +4,16 @@ Every member plays until it has an attempt that did not fail, or its retry budge
 and of the machinery have budgets of their own; an attempt is a rollout of its own with its own sampling stream, and
 it starts from the same env seed as its siblings: another start would not share their baseline. Members do not
 know each other: whatever happens to one, the others play on.
+
+With spare members more are started than are needed. When `size` of them have ended validly, those that still play are
+cancelled, each once. That cuts off the slow tail, and it favours short rollouts: who is slow is left out of the
+baseline and of the loss. So there are none by default.
 """
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from treadle.agents.limits import RolloutLimits
@@ -55,6 +59,22 @@ class NoWatcher:
         """Do nothing."""
 
 
+@dataclass(slots=True, kw_only=True)
+class _Race:
+    """Who still plays of one group, and how many are wanted."""
+
+    wanted: int
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+
+    def ended(self, rollout: Rollout) -> None:
+        """Count a valid one; the last that was wanted cancels those that still play."""
+        self.wanted -= rollout.trains
+        if rollout.trains and self.wanted == 0:
+            for task in self.tasks:
+                if task is not asyncio.current_task():
+                    task.cancel()
+
+
 class Plays(Protocol):
     """Plays rollouts, many at once: `Player`, or a simulation of one."""
 
@@ -83,11 +103,13 @@ class GroupPlayer:
 
     def __init__(
         self, player: Plays, *, size: int, retries: RetryBudget | None = None, seed: Stream,
-        watcher: RolloutWatcher | None = None,
+        watcher: RolloutWatcher | None = None, spare: int = 0,
     ) -> None:
         self.player = player
         self.size = size
         """Rollouts of a group."""
+        self.spare = spare
+        """Rollouts that are started beyond them."""
         self.retries = retries or RetryBudget()
         self.seed = seed
         """Root of all streams: ("ticket", t, "rollout", i, "attempt", a) samples, ("env", t) starts worlds."""
@@ -102,13 +124,15 @@ class GroupPlayer:
         """Play all members to their ends. Raises nothing but CancelledError."""
         try:
             async with asyncio.TaskGroup() as members:
-                for index in range(self.size):
-                    members.create_task(self._member(group, task, index, priority), name=f"{group.key.id}.{index}")
+                race = _Race(wanted=self.size)
+                for index in range(self.size + self.spare):
+                    play = self._member(group, task, index, priority, race)
+                    race.tasks.append(members.create_task(play, name=f"{group.key.id}.{index}"))
         finally:
             self.player.generate.release(group.key.id)
         return group
 
-    async def _member(self, group: Group, task: Task, index: int, priority: Priority) -> None:
+    async def _member(self, group: Group, task: Task, index: int, priority: Priority, race: _Race) -> None:
         infra = env = 0
         ticket = group.key.ticket
         while True:
@@ -128,6 +152,7 @@ class GroupPlayer:
             again = self.retries.allows(rollout, infra=infra, env=env)
             self.watcher.ended(group, rollout, task, retried=again)
             if not again:
+                race.ended(rollout)
                 return
             if rollout.outcome.rule.retry is Retry.INFRA:
                 await self.player.clock.sleep(self.retries.wait_s * 2 ** (infra - 1))

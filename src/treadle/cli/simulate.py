@@ -34,7 +34,8 @@ def add(commands: Any) -> None:
         command.add_argument(name, default=default, metavar="A,B", help=text)
     numbers = {
         "--slots": (1, "rollouts that an engine serves at a time"), "--groups": (96, "groups of one update"),
-        "--group-size": (8, "rollouts of a group"), "--updates": (12, "updates of each run"),
+        "--group-size": (8, "rollouts of a group"),
+        "--spares": (0, "rollouts of a group that are started beyond them"), "--updates": (12, "updates of each run"),
         "--median-tokens": (500, "median length of a rollout"), "--most-tokens": (16384, "where a rollout is cut"),
         "--seed": (0, "root of all random streams"),
     }
@@ -104,6 +105,7 @@ def _scenarios(args: argparse.Namespace) -> Iterator[Scenario]:
                         pipeline=PipelineConfig(
                             group_size=args.group_size, groups_per_update=args.groups, updates=args.updates, lag=lag,
                             max_staleness=lag + slack, on_stale=args.on_stale, schedule=known[name](),
+                            spare_rollouts=args.spares,
                         ),
                         fleet=fleet, workload=workload, seed=args.seed,
                         train_tokens_per_s=args.learner * fleet.tokens_per_s_all,

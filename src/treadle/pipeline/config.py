@@ -47,6 +47,13 @@ class PipelineConfig:
     """Seconds in which nothing at all may happen before a wait is given up with its name."""
     update_s: float = 3600.0
     """Deadline of one optimiser update or one save."""
+    spare_rollouts: int = 0
+    """Rollouts of a group beyond `group_size`: once so many are valid, those that still run are cancelled. It cuts the
+    slow tail and favours short rollouts, so that it biases what is learned."""
+    breaker_failures: int = 24
+    """Failed rollouts in a row after which a task family gets no new tickets for a while; 0 never does that."""
+    breaker_tickets: int = 32
+    """Tickets that close before one of such a family is tried again."""
     failed_batches: int = 3
     """Batches in a row that were lost to failed rollouts, after which the run stops with the last failure."""
 
@@ -54,6 +61,7 @@ class PipelineConfig:
         least = {
             "group_size": 1, "groups_per_update": 1, "updates": 0, "lag": 0, "infra_retries": 0, "env_retries": 0,
             "evaluate_every": 0, "save_every": 0, "keep_checkpoints": 1, "failed_batches": 1,
+            "spare_rollouts": 0, "breaker_failures": 0, "breaker_tickets": 0,
         }
         for key, low in least.items():
             if getattr(self, key) < low:

@@ -22,6 +22,7 @@ from treadle.core.errors import DeadlineExceeded
 from treadle.core.ports import Statistics
 from treadle.envs.task import Taskset
 from treadle.pipeline.board import Board, State
+from treadle.pipeline.breaker import Breaker
 from treadle.pipeline.checkpoints import Checkpoints
 from treadle.pipeline.config import PipelineConfig
 from treadle.pipeline.curriculum import Curriculum, TicketTasks
@@ -100,8 +101,14 @@ class Loop:
         self.permits = Permits(config.permits)
         self.board = Board(clock=parts.player.clock, version=parts.trainer.version)
         schedule = parts.schedule or config.schedule.begin(config.bounds, rewards=parts.ledger.rewards)
-        curriculum = parts.curriculum or TicketTasks(parts.taskset)
         ledger = parts.ledger
+        curriculum = parts.curriculum or TicketTasks(parts.taskset)
+        if config.breaker_failures:
+            curriculum = Breaker(
+                inner=curriculum, failures=config.breaker_failures, cool_down=config.breaker_tickets, tell=ledger.tell
+            )
+        self.curriculum = curriculum
+        """What tickets are taken from, the circuit breaker included."""
         self._generate = GeneratePump(
             config, curriculum=curriculum, player=parts.player, schedule=schedule, ledger=ledger, sink=parts.sink,
             store=parts.store,

@@ -227,7 +227,10 @@ class _Run:
         retries = RetryBudget(infra=config.infra_retries, env=config.env_retries)
         self.loop = Loop(config, LoopParts(
             taskset=SimulatedTasks(scenario.workload.families),
-            player=GroupPlayer(self.player, size=config.group_size, retries=retries, seed=seed, watcher=ledger),
+            player=GroupPlayer(
+                self.player, size=config.group_size, retries=retries, seed=seed, watcher=ledger,
+                spare=config.spare_rollouts,
+            ),
             trainer=self.learner, engine=self.fleet, ledger=ledger, thread=self.thread,
             filters=(EnoughValid(group_size=config.group_size, min_valid=config.min_valid, min_rollouts=1),),
         ))
