@@ -44,10 +44,12 @@ def run(args: argparse.Namespace) -> dict[str, object]:
         environment = {**os.environ, "TREADLE_CACHE": str(Path(empty) / "cache")}
         environment.pop("VIRTUAL_ENV", None)
         environment.pop("PYTHONPATH", None)
-        seconds = {command: _timed(command, clone, environment) for command in wanted}
+        seconds = {}
+        for command in wanted:
+            seconds[command] = _timed(command, clone, environment)
+            if command == "make train" and args.keep_runs is not None:
+                shutil.copytree(clone / "runs", args.keep_runs, dirs_exist_ok=True)
         reports = list((clone / "runs").glob("*/report.md"))
-        if args.keep_runs is not None:
-            shutil.copytree(clone / "runs", args.keep_runs, dirs_exist_ok=True)
     return {
         "train_s": seconds.get("make train"), "test_s": seconds["make test"], "commands": wanted,
         "reports": len(reports), "machine": machine(),

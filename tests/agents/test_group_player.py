@@ -143,3 +143,36 @@ def test_spare_members_stand_in_for_failed_ones(stage):
     group = play(stage, engine, size=2, spare=1, retries=RetryBudget(infra=0, env=0))
     assert [r.index for r in group.valid] == [1, 2]
     assert {r.outcome.status for r in group.rollouts.values()} == {Status.ERROR, Status.OK}
+
+
+def test_a_group_that_holds_enough_is_not_played_with_spare_members(stage):
+    group = stage.group()
+    play(stage, stage.engine(["yes"]), size=2, group=group)
+    play(stage, engine := stage.engine(["yes"]), size=2, spare=1, group=group)
+    assert engine.requests == []
+
+
+def test_what_a_group_holds_already_is_not_played_again(stage):
+    whole = play(stage, stage.engine(["yes"]), size=3)
+    group = stage.group()
+    stage.play(stage.engine(["yes"]), group=group)
+    watcher = Watcher()
+    play(stage, engine := stage.engine(["yes"]), size=3, group=group, watcher=watcher)
+    assert sorted(id for id, _, _ in watcher.heard) == ["g0.1.0", "g0.2.0"]
+    assert len(engine.requests) == 2
+    assert {r.id: r.reward for r in group.valid} == {r.id: r.reward for r in whole.valid}
+
+
+def test_retries_go_on_where_they_were(stage):
+    group = stage.group()
+    stage.play(stage.engine([EngineError("lost")]), group=group)
+    play(stage, engine := stage.engine(["yes"]), size=1, group=group)
+    assert sorted(group.rollouts) == ["g0.0.0", "g0.0.1"]
+    assert [r.stream.path[-5:] for r in engine.requests] == [("attempt", 1, "turn", 0, "sample")]
+
+
+def test_a_spent_budget_stays_spent(stage):
+    group = stage.group()
+    stage.play(stage.engine([EngineError("lost")]), group=group)
+    play(stage, engine := stage.engine(["yes"]), size=1, group=group, retries=RetryBudget(infra=0))
+    assert engine.requests == []

@@ -36,8 +36,14 @@ def test_help_loads_neither_numpy_nor_torch():
     assert found.returncode == 0, found.stderr
 
 
+def test_train_without_a_recipe_says_what_it_needs(treadle):
+    said = treadle("train")
+    assert said.code == 2
+    assert "got no recipe, expected one, or a run folder to resume" in said.err
+
+
 @pytest.mark.parametrize(
-    "argv", [(), ("tarin",), ("train",), ("show", "x", "--most", "many"), ("eval", "x", "--tasks", "0")]
+    "argv", [(), ("tarin",), ("show", "x", "--most", "many"), ("eval", "x", "--tasks", "0")]
 )
 def test_a_usage_fault_is_exit_2(treadle, argv):
     said = treadle(*argv)

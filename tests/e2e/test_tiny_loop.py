@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from treadle.algorithms.group_baseline import Grpo
 from treadle.algorithms.imitation import Imitation
 from treadle.algorithms.losses import Nll, PpoClip
 from treadle.core.clock import SystemClock
+from treadle.core.errors import WeightMismatch
 from treadle.core.messages import user
 from treadle.core.seeds import Stream
 from treadle.envs.env import Env
@@ -174,6 +176,35 @@ async def test_at_lag_0_the_first_ratio_is_one(tmp_path):
     for update in tiny.ears.named("update.done"):
         assert update["staleness"] == 0
         assert update["stat.ratio"] == pytest.approx(1.0, abs=1e-3)
+        assert 0 <= update["skew_mean"] <= update["skew_max"] < 1e-3
+
+
+async def test_at_lag_1_only_batches_of_one_version_are_judged(tmp_path):
+    tiny = Tiny(tmp_path, lag=1, updates=4)
+    await tiny.run()
+    updates = tiny.ears.named("update.done")
+    assert [update["skew_mean"] is None for update in updates] == [update["staleness"] > 0 for update in updates]
+    assert updates[0]["skew_mean"] is not None
+
+
+class OffEngine(LocalEngine):
+    """Records log-probs of another policy than the one that the learner holds."""
+
+    async def generate(self, request):
+        done = await super().generate(request)
+        return replace(done, logprobs=done.logprobs - 0.01)
+
+
+async def test_an_engine_of_another_mind_stops_the_run_at_its_first_batch(tmp_path):
+    tiny = Tiny(tmp_path, lag=0)
+    with tiny.store, BlockingThread() as thread:
+        async with OffEngine(tiny.policy, EngineConfig(context=128, kv_budget_tokens=16384)) as engine:
+            await tiny._coldstart(engine, thread)
+            version = tiny.policy.version
+            with pytest.raises(WeightMismatch, match=r"by 0\.01 nats on average and 0\.01 at most .*max_skew=0\.001"):
+                await tiny._loop(engine, thread).run()
+    assert tiny.ears.named("update.done") == []
+    assert tiny.policy.version == version
 
 
 async def test_rewards_dealt_out_at_random_teach_nothing(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from treadle.core.seeds import Stream
 from treadle.inference import EngineConfig, LocalEngine
 from treadle.models import CausalPlan, Policy, build_tiny
 
+sys.path.insert(0, str(Path(__file__).parent))  # copied_lab lies beside the tests
 T = TypeVar("T")
 
 

@@ -100,3 +100,13 @@ def test_nothing_is_written_after_closing(tmp_path, times):
         export.close()
     export.emit(Event(name="late", at=0.0, values={}))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_process_wrote_in_part_is_a_line_of_its_own(tmp_path):
+    (tmp_path / "events.jsonl").write_text('{"name": "run.started"}\n{"name": "upda')
+    export = JsonlExport(tmp_path)
+    export.emit(Event(name="run.resumed", at=0.0, values={}))
+    export.close()
+    first, torn, last = (tmp_path / "events.jsonl").read_text().splitlines()
+    assert [json.loads(line)["name"] for line in (first, last)] == ["run.started", "run.resumed"]
+    assert torn == '{"name": "upda'

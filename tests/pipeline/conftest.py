@@ -75,7 +75,7 @@ class CountingTrainer:
     def publish(self):
         return WeightRef(version=self.version)
 
-    def save(self, folder: Path):
+    def save(self, folder: Path, *, beside):
         folder.mkdir(parents=True)
         self.saved.append(self.version)
 

@@ -62,7 +62,9 @@ def test_failures_in_a_row_open_a_kind_and_canaries_try_it_again():
     chosen = play(breaker, range(12), broken=("bad",))
     assert chosen == ["good", "bad", "good", "bad", "good", "good", "good", "bad", "good", "good", "good", "bad"]
     assert told == [
-        ("breaker.opened", {"family": "bad", "failures": 4, "message": "no disk", "cool_down_tickets": 3})
+        ("breaker.opened", {
+            "family": "bad", "group": "t3", "failures": 4, "message": "no disk", "cool_down_tickets": 3,
+        })
     ]
     assert breaker.statistics().values == {"breaker.open": 1}
 
@@ -100,7 +102,7 @@ def test_a_canary_that_was_cancelled_says_nothing_and_waits_again():
     play(breaker, range(4), broken=("bad",))
     breaker.choose(4)
     task = breaker.choose(5).task
-    assert (task.family, breaker.kinds["bad"].canary) == ("bad", 5)
+    assert (task.family, breaker.kinds["bad"].canary) == ("bad", task.id)
     breaker.learn(task, group_of(5, [CANCELLED]))
     assert (breaker.kinds["bad"].canary, breaker.kinds["bad"].opened) == (None, 5)
 
@@ -125,7 +127,21 @@ def test_a_restored_breaker_goes_on_as_the_first_would_have():
     assert other.state() == first.state()
     assert play(other, range(6, 12), broken=("bad",)) == play(first, range(6, 12), broken=("bad",))
     with pytest.raises(ValueError, match="breaker state: got"):
-        other.restore({"asked": 1})
+        other.restore({"cursor": 1})
+
+
+def test_tickets_that_are_admitted_again_leave_a_breaker_as_it_was():
+    first, _ = begin(cool_down=0)
+    play(first, range(4), broken=("bad",))
+    kept = json.loads(json.dumps(first.state()))
+    places = [first.choose(ticket).place for ticket in range(4, 8)]
+    other, _ = begin(cool_down=0)
+    other.restore(kept)
+    tasks = [other.again(place).task for place in places]
+    assert [task.family for task in tasks] == ["good", "bad", "good", "good"]
+    assert other.kinds["bad"].canary == first.kinds["bad"].canary == tasks[1].id
+    assert other.state() == first.state()
+    assert other.choose(8) == first.choose(8)
 
 
 def test_in_a_run_a_broken_kind_gets_few_tickets_and_two_runs_agree(make_bench):

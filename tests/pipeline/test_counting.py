@@ -14,6 +14,7 @@ from treadle.core.ports import Completion, Finish
 from treadle.core.seeds import Stream
 from treadle.pipeline.board import Board, Entry, State
 from treadle.pipeline.counting import Counting, InOrder, choose
+from treadle.pipeline.curriculum import Place
 from treadle.pipeline.orders import SCHEDULES, FreshestFirst, Learnability, ShortestRemainder
 from treadle.pipeline.schedule import Bounds, TicketOrder
 from treadle.testing.echo_env import EchoTaskset
@@ -42,7 +43,10 @@ def entry(ticket, *, state=State.READY, scores=(1.0, 0.0), version=0, turns=1, w
             last = group.sampled(rollout, said, after=last, turn=turn)
         group.pay(rollout, "correct", score)
         group.end(rollout, OK)
-    return Entry(group=group, task=EchoTaskset((word,)).task("train", ticket), since=0.0, state=state)
+    return Entry(
+        group=group, task=EchoTaskset((word,)).task("train", ticket), since=0.0, state=state,
+        place=Place(number=ticket, cursor=ticket + 1),
+    )
 
 
 def board_of(*entries, batches=0):
@@ -74,6 +78,18 @@ def test_a_ticket_that_is_due_is_waited_for():
     board.move(board.entries[0], State.GENERATED)
     board.move(board.entries[0], State.READY)
     assert Counting(bounds=bounds()).select(board) == (0, 1)
+
+
+def test_on_a_board_that_goes_on_dates_count_from_the_first_batch_of_the_run():
+    board = Board(clock=VirtualClock(), batches=2, closed=frozenset({0, 1, 2, 5}))
+    order = Counting(bounds=bounds())
+    while order.admit(board):
+        board.admit(running(board.next_ticket) if board.next_ticket == 3 else entry(board.next_ticket))
+    assert list(board.entries) == [3, 4, 6, 7]
+    for states in (State.GENERATED, State.READY):
+        assert order.select(board) is None
+        board.move(board.entries[3], states)
+    assert order.select(board) == (3, 4)
 
 
 def test_a_preference_gives_way_where_something_is_due():

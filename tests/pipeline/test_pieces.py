@@ -16,6 +16,7 @@ from treadle.core.ports import Completion, Finish
 from treadle.core.seeds import Stream
 from treadle.pipeline.board import Board, Entry, State
 from treadle.pipeline.config import PipelineConfig
+from treadle.pipeline.curriculum import Place
 from treadle.pipeline.filters import EnoughValid, ZeroVariance
 from treadle.pipeline.permits import Permits
 from treadle.pipeline.placebo import PermuteRewards
@@ -80,7 +81,10 @@ def test_a_permit_is_given_back_once():
 
 
 def entry(ticket):
-    return Entry(group=make_group([1.0, 0.0], ticket), task=EchoTaskset().task("train", ticket), since=0.0)
+    return Entry(
+        group=make_group([1.0, 0.0], ticket), task=EchoTaskset().task("train", ticket), since=0.0,
+        place=Place(number=ticket, cursor=ticket + 1),
+    )
 
 
 def test_a_batch_waits_for_its_slowest_ticket():

@@ -1,7 +1,8 @@
 """Playing one ticket: n rollouts of the same task at once, from the same start.
 
-Every member plays until it has an attempt that did not fail, or its retry budget is spent. Failures of the environment
-and of the machinery have budgets of their own; an attempt is a rollout of its own with its own sampling stream, and
+Every member plays until it has an attempt that did not fail, or its retry budget is spent; what the group holds
+already, because its run was interrupted, counts as played. Failures of the environment and of the machinery have
+budgets of their own; an attempt is a rollout of its own with its own sampling stream, and
 it starts from the same env seed as its siblings: another start would not share their baseline. Members do not
 know each other: whatever happens to one, the others play on.
 
@@ -13,6 +14,7 @@ baseline and of the loss. So there are none by default.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -122,9 +124,9 @@ class GroupPlayer:
 
     async def play(self, group: Group, task: Task, *, priority: Priority = no_priority) -> Group:
         """Play all members to their ends. Raises nothing but CancelledError."""
+        race = _Race(wanted=self.size - sum(rollout.trains for rollout in group.rollouts.values()))
         try:
             async with asyncio.TaskGroup() as members:
-                race = _Race(wanted=self.size)
                 for index in range(self.size + self.spare):
                     play = self._member(group, task, index, priority, race)
                     race.tasks.append(members.create_task(play, name=f"{group.key.id}.{index}"))
@@ -133,8 +135,11 @@ class GroupPlayer:
         return group
 
     async def _member(self, group: Group, task: Task, index: int, priority: Priority, race: _Race) -> None:
-        infra = env = 0
         ticket = group.key.ticket
+        before = [r for r in group.rollouts.values() if r.index == index]
+        infra, env = _failures(before)
+        if race.wanted <= 0 or (before and not self.retries.allows(before[-1], infra=infra, env=env)):
+            return
         while True:
             attempt = infra + env
             plan = Play(
@@ -147,8 +152,8 @@ class GroupPlayer:
                 self.watcher.ended(group, group.rollouts[f"{group.key.id}.{index}.{attempt}"], task, retried=False)
                 raise
             assert rollout.outcome is not None
-            infra += rollout.outcome.rule.retry is Retry.INFRA
-            env += rollout.outcome.rule.retry is Retry.RESET
+            more = _failures([rollout])
+            infra, env = infra + more[0], env + more[1]
             again = self.retries.allows(rollout, infra=infra, env=env)
             self.watcher.ended(group, rollout, task, retried=again)
             if not again:
@@ -156,3 +161,9 @@ class GroupPlayer:
                 return
             if rollout.outcome.rule.retry is Retry.INFRA:
                 await self.player.clock.sleep(self.retries.wait_s * 2 ** (infra - 1))
+
+
+def _failures(rollouts: Sequence[Rollout]) -> tuple[int, int]:
+    """How many ended rollouts count against the budget for machinery, and how many against that for environments."""
+    ended = [r.outcome.rule.retry for r in rollouts if r.outcome is not None]
+    return ended.count(Retry.INFRA), ended.count(Retry.RESET)

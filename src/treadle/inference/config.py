@@ -12,7 +12,7 @@ SMALLEST_ROW = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """Sizes and deadlines of a `LocalEngine`. Raises ConfigError for values that contradict each other."""
+    """Sizes and deadlines of an engine. Raises ConfigError for values that contradict each other."""
 
     slots: int = 64
     """Most requests that decode at the same time."""
@@ -22,6 +22,8 @@ class EngineConfig:
     """Most tokens of one sequence, prompt and completion; the model's own limit caps it."""
     kv_budget_tokens: int = 65536
     """KV entries that fit. Memory is touched only as they are used; see `LocalEngine.kv_bytes_per_token`."""
+    copies: bool = False
+    """Run in a process of its own, on a copy of the weights that is checked after every update."""
     stall_s: float = 300.0
     """A request fails when the engine has finished no step for this long while it waited."""
 

@@ -7,6 +7,7 @@ optimiser are keyed by parameter name, not by position.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,20 @@ from treadle.models.policy import Policy
 FORMAT = 1
 
 
-def save(folder: Path, policy: Policy, optimiser: torch.optim.Optimizer, *, updates: int) -> None:
-    """Write a checkpoint; one that is there already is replaced. Raises StoreError when the disk refuses."""
+def save(
+    folder: Path, policy: Policy, optimiser: torch.optim.Optimizer, *, updates: int, beside: Mapping[str, str]
+) -> None:
+    """Write a checkpoint; one that is there already is replaced. Raises StoreError when the disk refuses.
+
+    `beside` are the caller's own files by name, which appear with it.
+    """
     facts = {"format": FORMAT, "version": policy.version, "updates": updates}
     try:
         with atomic_folder(folder, replace=True) as fresh:
             policy.save(fresh / "model")
             save_file(_moments(policy, optimiser), fresh / "optimiser.safetensors")
-            (fresh / "learner.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+            for name, text in {"learner.json": json.dumps(facts, indent=2) + "\n", **beside}.items():
+                (fresh / name).write_text(text, encoding="utf-8")
     except (OSError, ModelError) as error:
         raise StoreError(f"checkpoint {folder}: cannot write ({error}); free disk space or name another") from error
 

@@ -48,6 +48,12 @@ class LearnerConfig:
     """The sampling temperature that the behaviour log-probs were recorded at: logits are divided by it."""
     head_rows: int = 512
     """Loss edges whose logits are held at once: memory is head_rows x vocabulary."""
+    max_skew: float | None = 1e-3
+    """Most mean difference, in nats, between recorded log-probs and the learner's own for tokens of the same version.
+
+    More means that engine and learner do not hold the same policy: the update is refused before it changes anything.
+    float32 engines differ by less than 1e-5; None only reports.
+    """
     gate_timeout_s: float = 120.0
     """How long a step waits for running forwards of the engine."""
 
@@ -58,7 +64,7 @@ class LearnerConfig:
         self._at_least_one("head_rows", self.head_rows)
         for key, value in (
             ("lr", self.lr), ("eps", self.eps), ("temperature", self.temperature),
-            ("max_grad_norm", self.max_grad_norm), ("gate_timeout_s", self.gate_timeout_s),
+            ("max_grad_norm", self.max_grad_norm), ("gate_timeout_s", self.gate_timeout_s), ("max_skew", self.max_skew),
         ):
             if value is not None and not value > 0:
                 raise ConfigError(f"learner.{key}: got {value}, expected > 0")

@@ -12,7 +12,7 @@ Callers run `update` in a thread; between two packs `between` is called, and wha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,6 +29,8 @@ from treadle.learner.config import LearnerConfig
 from treadle.learner.head import Head
 from treadle.learner.pack import PackedBatch, pack
 from treadle.learner.plan import PLANS
+from treadle.learner.publisher import Publisher
+from treadle.learner.skew import Skew, SkewMeter, require
 from treadle.models.policy import Policy
 from treadle.trajectory.forest import Forest
 
@@ -53,6 +55,8 @@ class UpdateReport:
     """Why the weights did not change; empty when they did."""
     stats: dict[str, float] = field(default_factory=dict)
     """Means over loss edges, by name, as the loss reports them."""
+    skew: Skew | None = None
+    """How far recorded log-probs are from the learner's own; None unless the packs were fresh."""
 
 
 class Learner:
@@ -61,12 +65,16 @@ class Learner:
     Which parameters record gradients is a state of the policy: the learner that was made last has the say.
     """
 
-    def __init__(self, policy: Policy, config: LearnerConfig, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self, policy: Policy, config: LearnerConfig, *, clock: Clock | None = None, publisher: Publisher | None = None
+    ) -> None:
         config.require_length()
         self.policy = policy
         self.config = config
         self.updates = 0
         """Updates done, skipped ones included: the clock of the schedule."""
+        self._publisher = publisher
+        """Writes weights for engines that copy them; None when the engine shares the tensors."""
         self._clock: Clock = clock or SystemClock()
         self._parameters = policy.train(config.top_layers)
         self._device: torch.device = self._parameters[0].device
@@ -74,24 +82,30 @@ class Learner:
         self.optimiser = _adamw(self._parameters, config)
 
     def update(
-        self, packs: Sequence[PackedBatch], loss: Loss, *, between: Callable[[int, int], None] | None = None
+        self, packs: Sequence[PackedBatch], loss: Loss, *, fresh: bool = False,
+        between: Callable[[int, int], None] | None = None,
     ) -> UpdateReport:
         """One optimiser step over all packs. `between(done, packs)` is called after every pack.
 
-        Raises ValueError when the loss needs behaviour log-probs that a pack lacks, DeadlineExceeded when the engine
-        does not let go of the weights.
+        `fresh` says that the policy's version of now sampled every token that has a recorded log-prob: then the skew
+        is measured. Raises ValueError when the loss needs behaviour log-probs that a pack lacks, WeightMismatch, with
+        nothing changed, when the skew is over its bound, DeadlineExceeded when the engine does not let go of the
+        weights.
         """
         started = self._clock.now()
         _check(packs, loss)
-        total, sums = 0.0, dict[str, float]()
+        total, sums, meter = 0.0, dict[str, float](), SkewMeter()
         try:
             for done, batch in enumerate(packs):
-                value, part = self.accumulate(batch, loss)
+                value, part = self.accumulate(batch, loss, meter if fresh else None)
                 total += value
                 for key, number in part.items():
                     sums[key] = sums.get(key, 0.0) + number
                 if between is not None:
                     between(done + 1, len(packs))
+            skew = meter.read()
+            if skew is not None and self.config.max_skew is not None:
+                require(skew, bound=self.config.max_skew, version=self.policy.version)
             edges = sum(batch.edges for batch in packs)
             lr = self.config.rate(self.updates)
             norm, skipped = self._step(lr, "" if edges else "nothing to train")
@@ -102,10 +116,13 @@ class Learner:
             version=self.policy.version, loss=total, grad_norm=norm, lr=lr,
             tokens_trained=sum(batch.trained for batch in packs),
             tokens_forward=sum(batch.tokens for batch in packs), packs=len(packs), skipped=skipped,
-            seconds=self._clock.now() - started, stats={key: number / max(edges, 1) for key, number in sums.items()},
+            skew=skew, seconds=self._clock.now() - started,
+            stats={key: number / max(edges, 1) for key, number in sums.items()},
         )
 
-    def accumulate(self, batch: PackedBatch, loss: Loss) -> tuple[float, dict[str, float]]:
+    def accumulate(
+        self, batch: PackedBatch, loss: Loss, meter: SkewMeter | None = None
+    ) -> tuple[float, dict[str, float]]:
         """Forward and backward of one pack into the parameters' gradients: its loss, and the loss's report."""
         if batch.edges == 0:
             return 0.0, {}
@@ -114,6 +131,8 @@ class Learner:
         terms = batch.terms.to(self._device, states.dtype)
         value, grad, logp = self._head.backward(states.detach()[src], targets, terms, loss)
         states.backward(torch.zeros_like(states).index_add_(0, src, grad))  # type: ignore[no-untyped-call]
+        if meter is not None:
+            meter.add(logp, terms.old)
         return float(value), loss.report(logp, terms)
 
     def logprobs(self, forest: Forest) -> dict[str, Floats]:
@@ -137,12 +156,20 @@ class Learner:
         return out
 
     def publish(self) -> WeightRef:
-        """Where the weights of now are: in the tensors that the engine shares."""
+        """Where the weights of now are: in the tensors that the engine shares, or written for engines that copy.
+
+        Blocking when they are written. Raises StoreError when the disk refuses.
+        """
+        if self._publisher is not None:
+            return self._publisher.publish(self.policy)
         return WeightRef(version=self.policy.version)
 
-    def save(self, folder: str | Path) -> None:
-        """Write weights, optimiser and counters; `folder` is there whole or not at all. The caller does not update."""
-        checkpoint.save(Path(folder), self.policy, self.optimiser, updates=self.updates)
+    def save(self, folder: str | Path, *, beside: Mapping[str, str] | None = None) -> None:
+        """Write weights, optimiser and counters; `folder` is there whole or not at all. The caller does not update.
+
+        `beside` are files of the caller's own, by name, that appear with it.
+        """
+        checkpoint.save(Path(folder), self.policy, self.optimiser, updates=self.updates, beside=beside or {})
 
     def restore(self, folder: str | Path) -> None:
         """Continue from what `save` wrote. Raises StoreError when it does not fit this policy."""

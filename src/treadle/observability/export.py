@@ -52,7 +52,7 @@ class JsonlExport:
     def _write(self, name: str, data: bytes) -> None:
         try:
             if name not in self._files:
-                self._files[name] = FileIO(self.folder / name, "a")
+                self._files[name] = _opened(self.folder / name)
             file = self._files[name]
             written = file.write(data)
             if written != len(data):
@@ -60,6 +60,16 @@ class JsonlExport:
                 file.truncate(file.tell() - (written or 0))
         except OSError:  # an export must not end a run: the database is the record
             self.lost += 1
+
+
+def _opened(path: Path) -> FileIO:
+    """To append to; a last line that a killed process wrote in part is ended first."""
+    file = FileIO(path, "a+")
+    size = file.seek(0, 2)
+    file.seek(max(size - 1, 0))
+    if size and file.read(1) != b"\n":
+        file.write(b"\n")
+    return file
 
 
 def _strict(value: object) -> object:

@@ -20,6 +20,8 @@ class PlainLines:
         self._write = write
         self._sayers: dict[str, Callable[[Event], str]] = {
             "run.started": _run_started,
+            "run.resumed": _run_resumed,
+            "replayed.update.done": lambda e: f"update {text(e, 'update')} trained again from what is stored",
             "stage.started": _stage_started,
             "coldstart.demos": _demos,
             "coldstart.update": _coldstart,
@@ -55,6 +57,14 @@ def _run_started(event: Event) -> str:
         f"run {text(event, 'run')}: {text(event, 'model')}, {text(event, 'updates')} updates of "
         f"{text(event, 'groups_per_update')} groups of {text(event, 'group_size')}, lag {text(event, 'lag')}, "
         f"seed {text(event, 'seed')}"
+    )
+
+
+def _run_resumed(event: Event) -> str:
+    start = text(event, "checkpoint") or "no checkpoint, from the start"
+    return (
+        f"{_run_started(event)}; goes on from {start}: {text(event, 'replayed')} updates are trained again from what "
+        f"is stored, {text(event, 'kept')} finished rollouts are kept, {text(event, 'again')} are played again"
     )
 
 

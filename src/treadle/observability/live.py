@@ -27,8 +27,8 @@ SPARKS = "▁▂▃▄▅▆▇█"
 WIDTH = 40
 """Updates that the curve shows."""
 NOTES = (
-    "run.started", "coldstart.demos", "rollout.done", "group.dropped", "wait.expired", "run.stopping",
-    "checkpoint.saved",
+    "run.started", "run.resumed", "replayed.update.done", "coldstart.demos", "rollout.done", "group.dropped",
+    "wait.expired", "run.stopping", "checkpoint.saved",
 )
 """Events whose plain line is printed above the view."""
 

@@ -25,7 +25,7 @@ class Report:
 
     def emit(self, event: Event) -> None:
         """Take one event."""
-        if event.name == "run.started":
+        if event.name in ("run.started", "run.resumed"):
             self._started = event
         elif event.name in ("run.done", "run.failed"):
             self._ended = event

@@ -15,6 +15,11 @@ seconds, `_share` is 0..1. A key is left out, or None, where there is nothing to
 
     run.started         run, recipe, seed, model, rule, loss, updates, groups_per_update, group_size, lag,
                         max_staleness
+    run.resumed         the same keys and checkpoint (its name; empty for none), version, update (it begins behind it),
+                        replayed (updates that are trained again from what is stored), kept (finished rollouts of
+                        tickets that no update took), again (rollouts that are played again)
+    replayed.NAME       a fact that the ledger held before the run was interrupted, told again with the same keys; to
+                        be counted once: coldstart.demos, coldstart.update, group.*, batch.taken, update.*
     stage.started       stage ("evaluation" | "demonstrations" | "coldstart" | "rl"), label, total (units of progress)
     stage.done          stage, label, seconds_s
 
@@ -27,8 +32,8 @@ seconds, `_share` is 0..1. A key is left out, or None, where there is nothing to
     coldstart.update    update (1..updates), updates, epoch, version, loss, grad_norm, lr, tokens_trained, seconds_s,
                         skipped (True when the gradient was not finite)
 
-    group.admitted      group, ticket, task, family, level, version, outstanding, permits,
-                        skipped_tasks (passed over by the curriculum to find this one)
+    group.admitted      group, ticket, task, family, level, version, outstanding, permits, number (of the task in its
+                        split), cursor (of the curriculum behind it), skipped_tasks (passed over to find this one)
     rollout.done        group, rollout, index, attempt, task, family, level, split, status, origin, type, message,
                         reward, turns, tokens (sampled), context_tokens, generate_s, env_s, score_s,
                         retried (True when another attempt follows)
@@ -38,10 +43,12 @@ seconds, `_share` is 0..1. A key is left out, or None, where there is nothing to
                         | "cancelled")
     group.trained       group, ticket, version (the one it made), staleness
 
-    breaker.opened      family (gets no new tickets), failures (in a row), message (of the last one),
-                        cool_down_tickets (that close before one is tried again)
+    breaker.opened      family (gets no new tickets), group (that was one too many), failures (in a row), message
+                        (of the last one), cool_down_tickets (that close before one is tried again)
     breaker.closed      family, group (in which a rollout worked again)
 
+    batch.taken         update, version (before), tickets (in the update's order: "3,4,5"), trains (those of them that
+                        are ready)
     update.started      update (1..updates), version (before), groups, tickets
     update.done         update, updates, version (after), groups, dropped, rollouts, reward_mean, reward_std,
                         skipped_tasks (of the batch's tickets), pools.unplayed, pools.hopeless, pools.mixed,

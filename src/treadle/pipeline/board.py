@@ -16,6 +16,7 @@ from enum import StrEnum
 from treadle.core.errors import DeadlineExceeded
 from treadle.core.ports import Clock
 from treadle.envs.task import Task
+from treadle.pipeline.curriculum import Place
 from treadle.trajectory.group import Group
 
 
@@ -46,8 +47,8 @@ class Entry:
     task: Task
     since: float
     """Clock time of admission."""
-    skipped: int = 0
-    """Tasks that the curriculum passed over for this one."""
+    place: Place
+    """Where in the taskset the curriculum found it."""
     state: State = State.RUNNING
     reason: str = ""
     """Why it was dropped."""
@@ -58,6 +59,11 @@ class Entry:
         return self.group.key.ticket
 
     @property
+    def skipped(self) -> int:
+        """Tasks that the curriculum passed over for this one."""
+        return self.place.skipped
+
+    @property
     def settled(self) -> bool:
         """Ready, or dropped: nothing more will happen to it before an update takes it."""
         return self.state in (State.READY, State.DROPPED)
@@ -66,13 +72,20 @@ class Entry:
 class Board:
     """Outstanding tickets, the policy version, and the one place where pumps wait."""
 
-    def __init__(self, *, clock: Clock, version: int = 0) -> None:
+    def __init__(
+        self, *, clock: Clock, version: int = 0, batches: int = 0, closed: frozenset[int] = frozenset()
+    ) -> None:
         self.clock = clock
         self.version = version
         """Policy version that new tickets are admitted at."""
-        self.batches = 0
+        self.batches = batches
         """Batches that were taken, trained or empty."""
+        self.learned = batches
+        """Batches that policy and curriculum have learned from: ahead of `batches` while one is being closed."""
+        self.closed = closed
+        """Tickets of the batches that the board began with: they are not admitted again."""
         self.next_ticket = 0
+        self._pass_closed()
         self.entries: dict[int, Entry] = {}
         """Outstanding tickets in order of admission."""
         self.counts = dict.fromkeys(State, 0)
@@ -88,6 +101,7 @@ class Board:
         self.entries[entry.ticket] = entry
         self.counts[entry.state] += 1
         self.next_ticket += 1
+        self._pass_closed()
         self.touch()
 
     def move(self, entry: Entry, state: State, *, reason: str = "") -> None:
@@ -110,6 +124,10 @@ class Board:
     def settled(self) -> int:
         """Tickets that are ready or dropped and wait for their batch."""
         return self.counts[State.READY] + self.counts[State.DROPPED]
+
+    def _pass_closed(self) -> None:
+        while self.next_ticket in self.closed:
+            self.next_ticket += 1
 
     def touch(self) -> None:
         """Wake everyone who waits: something happened."""

@@ -8,6 +8,9 @@ and the next one is asked for. Failures are those of environment, machinery and 
 retries; what the policy does wrong is no failure. Like the curriculum it learns when a batch is closed, in ticket
 order, and counts its cool-down in closed tickets, so that the same results give the same tasks. When every kind that it
 looks at is open, a task is played all the same: a run in which everything fails stops for that reason, elsewhere.
+
+Its state holds no canary: one that was out when a run was interrupted is taken for one again when its ticket is
+admitted again.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from treadle.core.events import Value
 from treadle.core.outcome import Status
 from treadle.core.ports import Statistics
 from treadle.envs.task import Task
-from treadle.pipeline.curriculum import Choice, Curriculum
+from treadle.pipeline.curriculum import Choice, Curriculum, Place
 from treadle.trajectory.group import Group, Rollout
 
 MOST_PASSED = 64
@@ -34,8 +37,8 @@ class Kind:
     """In a row, up to now."""
     opened: int | None = None
     """Tickets that had been closed when it was opened, or its last canary failed; None while it is closed."""
-    canary: int | None = None
-    """The ticket that tries it; None while none does."""
+    canary: str | None = None
+    """Id of the task that tries it; None while none does."""
     message: str = ""
     """Of the last failure."""
 
@@ -52,17 +55,24 @@ class Breaker:
     tell: Callable[[str, Mapping[str, Value]], None]
     """Hears `breaker.opened` and `breaker.closed`."""
     kinds: dict[str, Kind] = field(default_factory=dict)
-    asked: int = 0
-    """Choices that were asked of the inner curriculum."""
+    cursor: int = 0
+    """The inner curriculum's, after its last choice: what it is told is the ticket, for no number comes twice."""
     closed: int = 0
     """Tickets that were closed."""
 
     def choose(self, ticket: int) -> Choice:
         """The next task of a kind that is closed, or due for a canary."""
         choice, passed = self._next(), 0
-        while not self._may_start(choice.task.family, ticket) and passed < MOST_PASSED:
+        while not self._may_start(choice.task) and passed < MOST_PASSED:
             choice, passed = self._next(), passed + 1
-        return replace(choice, skipped=choice.skipped + passed)
+        return replace(choice, place=replace(choice.place, skipped=choice.skipped + passed))
+
+    def again(self, place: Place) -> Choice:
+        """The choice that fell there; it is its kind's canary if it can only have been one."""
+        choice = self.inner.again(place)
+        self.cursor = max(self.cursor, place.cursor)
+        self._may_start(choice.task)
+        return choice
 
     def learn(self, task: Task, group: Group) -> None:
         """Count what the group's rollouts came to, and open or close its kind."""
@@ -77,7 +87,7 @@ class Breaker:
                 kind.message = rollout.outcome.message or rollout.outcome.type
             elif rollout.outcome.status is not Status.CANCELLED:
                 kind.failures, worked = 0, True
-        if kind.canary == group.key.ticket:
+        if kind.canary == task.id:
             kind.canary = None
             kind.opened = self.closed
         if kind.opened is not None and worked:
@@ -86,7 +96,7 @@ class Breaker:
         elif kind.opened is None and kind.failures >= self.failures:
             kind.opened = self.closed
             self.tell("breaker.opened", {
-                "family": task.family, "failures": kind.failures, "message": kind.message,
+                "family": task.family, "group": group.key.id, "failures": kind.failures, "message": kind.message,
                 "cool_down_tickets": self.cool_down,
             })
 
@@ -97,33 +107,35 @@ class Breaker:
 
     def state(self) -> dict[str, object]:
         """Counters, kinds, and the inner curriculum's."""
-        rows = [[name, k.failures, k.opened, k.canary, k.message] for name, k in self.kinds.items()]
-        return {"asked": self.asked, "closed": self.closed, "kinds": rows, "inner": self.inner.state()}
+        rows = [[name, kind.failures, kind.opened, kind.message] for name, kind in self.kinds.items()]
+        return {"cursor": self.cursor, "closed": self.closed, "kinds": rows, "inner": self.inner.state()}
 
     def restore(self, state: Mapping[str, object]) -> None:
         """Go on from what `state` gave."""
         match state:
-            case {"asked": int(asked), "closed": int(closed), "kinds": list(rows), "inner": dict(inner)}:
+            case {"cursor": int(cursor), "closed": int(closed), "kinds": list(rows), "inner": dict(inner)}:
                 self.inner.restore(inner)
-                self.asked, self.closed = asked, closed
+                self.cursor, self.closed = cursor, closed
                 self.kinds = {
-                    name: Kind(failures=failures, opened=opened, canary=canary, message=message)
-                    for name, failures, opened, canary, message in rows
+                    name: Kind(failures=failures, opened=opened, message=message)
+                    for name, failures, opened, message in rows
                 }
             case _:
                 raise ValueError(f"breaker state: got {dict(state)!r:.80}, expected counters, kinds and inner")
 
     def _next(self) -> Choice:
-        self.asked += 1
-        return self.inner.choose(self.asked - 1)
+        choice = self.inner.choose(self.cursor)
+        self.cursor = choice.place.cursor
+        return choice
 
-    def _may_start(self, family: str, ticket: int) -> bool:
-        kind = self.kinds.get(family)
+    def _may_start(self, task: Task) -> bool:
+        """Whether its kind is closed; or else due for a canary, which it then is."""
+        kind = self.kinds.get(task.family)
         if kind is None or kind.opened is None:
             return True
         if kind.canary is not None or self.closed < kind.opened + self.cool_down:
             return False
-        kind.canary = ticket
+        kind.canary = task.id
         return True
 
 

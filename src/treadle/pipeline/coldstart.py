@@ -82,8 +82,11 @@ class ColdStart:
                 "grad_norm": report.grad_norm, "lr": report.lr, "tokens_trained": report.tokens_trained,
                 "seconds_s": report.seconds, "skipped": report.skipped,
             })
+        ref = await self.thread.call(
+            "publish after the cold start", self.trainer.publish, deadline_s=self.config.update_s
+        )
         async with deadline("engine load after the cold start", self.config.update_s):
-            await self.engine.load(self.trainer.publish())
+            await self.engine.load(ref)
         self.ledger.tell("stage.done", {"stage": "coldstart", "label": "coldstart", "seconds_s": clock.now() - began})
         return done
 

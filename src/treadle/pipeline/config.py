@@ -50,7 +50,7 @@ class PipelineConfig:
     spare_rollouts: int = 0
     """Rollouts of a group beyond `group_size`: once so many are valid, those that still run are cancelled. It cuts the
     slow tail and favours short rollouts, so that it biases what is learned."""
-    breaker_failures: int = 24
+    breaker_failures: int = 0
     """Failed rollouts in a row after which a task family gets no new tickets for a while; 0 never does that."""
     breaker_tickets: int = 32
     """Tickets that close before one of such a family is tried again."""

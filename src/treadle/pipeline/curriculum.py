@@ -1,6 +1,7 @@
 """The curriculum: which task a ticket plays.
 
     choose(ticket) -> Choice      when the generate pump admits a ticket
+    again(place) -> Choice        instead, when the ledger says what was chosen for it before the run was interrupted
     learn(task, group)            when the update pump closes a batch: every ticket of it, in ticket order, dropped
                                   ones too, just before its permits are given back
 
@@ -40,12 +41,28 @@ PRIOR = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where in the taskset a choice fell: what the ledger keeps of it."""
+
+    number: int
+    """Of the task in its split."""
+    cursor: int
+    """Number of the task that the next choice looks at first."""
+    skipped: int = 0
+    """Tasks that were passed over to find it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     """A task for a ticket."""
 
     task: Task
-    skipped: int = 0
-    """Tasks that were passed over to find it."""
+    place: Place
+
+    @property
+    def skipped(self) -> int:
+        """Tasks that were passed over to find it."""
+        return self.place.skipped
 
 
 class Curriculum(Protocol):
@@ -53,6 +70,10 @@ class Curriculum(Protocol):
 
     def choose(self, ticket: int) -> Choice:
         """The task of the next ticket; called once for each, in order. Raises EnvError as `task_of` does."""
+        ...
+
+    def again(self, place: Place) -> Choice:
+        """The choice that fell there, and go on behind it."""
         ...
 
     def learn(self, task: Task, group: Group) -> None:
@@ -126,7 +147,11 @@ class TicketTasks:
 
     def choose(self, ticket: int) -> Choice:
         """Task number `ticket`; a finite split starts over when it is through."""
-        return Choice(task=task_of(self.taskset, "train", ticket))
+        return self.again(Place(number=ticket, cursor=ticket + 1))
+
+    def again(self, place: Place) -> Choice:
+        """The task of that number."""
+        return Choice(task=task_of(self.taskset, "train", place.number), place=place)
 
     def learn(self, task: Task, group: Group) -> None:
         """Nothing."""
@@ -199,17 +224,23 @@ class DifficultyPools:
         """The next task in the taskset's order that its draw lets through."""
         draws = self.seed.at("curriculum", ticket)
         best = max(map(self.worth, self.pools.values()), default=0.0)
-        looked: list[tuple[float, Task]] = []
+        looked: list[tuple[float, int, Task]] = []
         for skipped in range(MOST_SKIPS + 1):
-            task = task_of(self.taskset, "train", self.cursor)
-            self.cursor += 1
+            number, task = self.cursor, self._look()
             worth = self.worth(self._pool(task))
             best = max(best, worth)
+            looked.append((worth, number, task))
             if draws.uniform(skipped) * best < worth:
-                return Choice(task=task, skipped=skipped)
-            looked.append((worth, task))
-        _, task = max(looked, key=lambda one: one[0])
-        return Choice(task=task, skipped=MOST_SKIPS)
+                break
+        else:
+            _, number, task = max(looked, key=lambda one: one[0])
+        return Choice(task=task, place=Place(number=number, cursor=self.cursor, skipped=len(looked) - 1))
+
+    def again(self, place: Place) -> Choice:
+        """The task of that number; every pool up to the place's cursor was met."""
+        while self.cursor < place.cursor:
+            self._pool(self._look())
+        return Choice(task=task_of(self.taskset, "train", place.number), place=place)
 
     def learn(self, task: Task, group: Group) -> None:
         """Count the group's valid rollouts; one without any says nothing about its pool."""
@@ -241,6 +272,11 @@ class DifficultyPools:
                 self.cursor = cursor
             case _:
                 raise ValueError(f"curriculum state: got {dict(state)!r:.80}, expected a cursor and a list of pools")
+
+    def _look(self) -> Task:
+        task = task_of(self.taskset, "train", self.cursor)
+        self.cursor += 1
+        return task
 
     def _pool(self, task: Task) -> Pool:
         return self.pools.setdefault((task.family, task.level), Pool())

@@ -3,7 +3,8 @@
 Tasks 0..N-1 of the held-out split, one rollout each, the same tasks and the same streams at every evaluation, so that
 two evaluations differ by the policy alone. Nobody updates the policy while one runs; that every token was sampled by
 the version it began with is checked, not assumed. Rollouts that failed for reasons that are not the policy's
-are retried and, if that does not help, counted apart: they are neither solved nor unsolved.
+are retried and, if that does not help, counted apart: they are neither solved nor unsolved. An evaluation that was
+interrupted keeps the rollouts that it finished.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from treadle.agents.group_player import GroupPlayer
 from treadle.agents.player import Priority
@@ -111,6 +113,21 @@ class Evaluation:
                 out[f"{kind}.{name}.solved"], out[f"{kind}.{name}.total"] = count.solved, count.total
         return out
 
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Evaluation:
+        """The evaluation that `values` tells of."""
+        def counts(kind: str) -> dict[str, Count]:
+            names = [key[len(kind) + 1 : -len(".total")] for key in values if key.startswith(f"{kind}.")
+                     and key.endswith(".total")]
+            return {name: Count(values[f"{kind}.{name}.solved"], values[f"{kind}.{name}.total"]) for name in names}
+
+        return cls(
+            label=values["label"], version=values["version"], overall=Count(values["solved"], values["total"]),
+            unscored=values["unscored"], reward_mean=values["reward_mean"], tokens=values["tokens"],
+            seconds=values["seconds_s"], temperature=values["temperature"], levels=counts("level"),
+            families=counts("family"),
+        )
+
 
 def _behind(number: int) -> Priority:
     """The place of this task behind all training."""
@@ -168,7 +185,8 @@ class Evaluator:
                 id=f"{tally.label}-{number:05d}", ticket=number, task=task.id, family=task.family, split=task.split,
                 admitted_version=version,
             )
-            group = Group(key, sink=self.sink)
+            group = self.ledger.past.group(key, self.sink)
+            self.ledger.opened(group, task)
             try:
                 await self.player.play(group, task, priority=_behind(number))
             except BaseException:  # given up, whatever the reason; it is raised again

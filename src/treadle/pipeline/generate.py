@@ -3,6 +3,9 @@
 Waits for: a free permit and the schedule's word (the update pump wakes it), then for room in the store (its writer
 does). Wakes: the evaluate pump, when a group has been played. Every running group is a task of the pump's own
 TaskGroup; cancelling the pump cancels them, and each rollout then closes its environment and ends as `cancelled`.
+
+A ticket that was admitted before the run was interrupted is admitted again, as the ledger's past says: with the same
+task, not before the version it was admitted at, and with what its group holds already.
 """
 
 from __future__ import annotations
@@ -11,14 +14,19 @@ import asyncio
 from typing import Protocol
 
 from treadle.agents.group_player import GroupPlayer
+from treadle.core.errors import ConfigError
 from treadle.core.ports import Clock
 from treadle.pipeline.board import Board, Entry, State
 from treadle.pipeline.config import PipelineConfig
-from treadle.pipeline.curriculum import Curriculum
+from treadle.pipeline.curriculum import Choice, Curriculum
 from treadle.pipeline.ledger import Ledger
+from treadle.pipeline.past import Admission
 from treadle.pipeline.permits import Permits
 from treadle.pipeline.schedule import Schedule
 from treadle.trajectory.group import Group, GroupKey, Sink
+
+AGAIN_FIRST = 1_000_000
+"""How much sooner the engine serves a group that was interrupted: its batch waited long enough."""
 
 
 class Room(Protocol):
@@ -42,6 +50,7 @@ class GeneratePump:
         self.player = player
         self.schedule = schedule
         self.ledger = ledger
+        self.past = ledger.past
         self.sink = sink
         self.store = store
         """Asked for room before a ticket starts; None has room always."""
@@ -59,7 +68,7 @@ class GeneratePump:
         async with asyncio.TaskGroup() as groups:
             while board.next_ticket < self.config.tickets and not board.stopping:
                 await board.until(
-                    lambda: board.stopping or (permits.free > 0 and self.schedule.admit(board)),
+                    lambda: board.stopping or (permits.free > 0 and self.schedule.admit(board) and self._due(board)),
                     what=f"generate pump waits for a permit for ticket {board.next_ticket}",
                     stall_s=self.config.stall_s,
                 )
@@ -72,23 +81,44 @@ class GeneratePump:
 
     def _admit(self, board: Board, permits: Permits) -> Entry:
         ticket = board.next_ticket
-        choice = self.curriculum.choose(ticket)
+        before = self.past.admission(ticket)
+        choice = self.curriculum.choose(ticket) if before is None else self._again(before)
         task = choice.task
         permits.take(ticket)
         key = GroupKey(
             id=f"t{ticket:06d}", ticket=ticket, task=task.id, family=task.family, split=task.split,
-            admitted_version=board.version,
+            admitted_version=board.version if before is None else before.version,
         )
         entry = Entry(
-            group=Group(key, sink=self.sink), task=task, since=self.clock.now(), skipped=choice.skipped
+            group=self.past.group(key, self.sink), task=task, since=self.clock.now(), place=choice.place
         )
         board.admit(entry)
         self.ledger.admitted(entry, outstanding=permits.held, permits=permits.limit)
         return entry
 
+    def _due(self, board: Board) -> bool:
+        """Whether the policy is where it was when the ticket was first admitted, or nothing will bring it there."""
+        before = self.past.admission(board.next_ticket)
+        return before is None or board.version >= before.version or not board.entries
+
+    def _again(self, before: Admission) -> Choice:
+        choice = self.curriculum.again(before.place)
+        if choice.task.id != before.task:
+            raise ConfigError(
+                f"task number {before.place.number} was {before.task!r} when the run began and is {choice.task.id!r} "
+                "now: a run goes on only with the taskset that it began with"
+            )
+        return choice
+
     async def _play(self, board: Board, entry: Entry) -> None:
+        if entry.ticket in self.past.given_up:
+            board.move(entry, State.DROPPED, reason="cancelled")
+            self.ledger.judged(entry)
+            return
+        sooner = 0 if self.past.admission(entry.ticket) is None else AGAIN_FIRST
+
         def priority() -> int:
-            return self.schedule.priority(board, entry.ticket)
+            return self.schedule.priority(board, entry.ticket) - sooner
 
         async with asyncio.TaskGroup() as one:  # a task of its own, so that it can be given up alone
             task = one.create_task(self.player.play(entry.group, entry.task, priority=priority))

@@ -1,5 +1,8 @@
 """The ledger: the life of every rollout and group, told as events.
 
+What the ledger holds already, from before the run was interrupted, is told again as `replayed.NAME`, so that it is
+counted once.
+
 Thin on purpose: the segments, rewards and rollout states go to the store through the group's sink as they arrive; the
 ledger adds what only the pipeline knows (admission, verdicts, updates) and holds the books: every admitted rollout ends
 exactly once, every ticket is closed exactly once. A listener that is the store makes it durable.
@@ -7,7 +10,7 @@ exactly once, every ticket is closed exactly once. A listener that is the store 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from treadle.agents.limits import Rewards
 from treadle.agents.stages import StageMeter
@@ -15,16 +18,21 @@ from treadle.core.events import Event, Listener, Value
 from treadle.core.outcome import Status
 from treadle.envs.task import Task
 from treadle.pipeline.board import Board, Entry, State
+from treadle.pipeline.past import Past
 from treadle.trajectory.group import Group, Rollout
 
 
 class Ledger:
     """Writes events. Owned by the controller's event loop."""
 
-    def __init__(self, listener: Listener, *, meter: StageMeter, rewards: Rewards) -> None:
+    def __init__(
+        self, listener: Listener, *, meter: StageMeter, rewards: Rewards, past: Past | None = None
+    ) -> None:
         self._listener = listener
         self.meter = meter
         self.rewards = rewards
+        self.past = past or Past()
+        """What was told before."""
         self.board: Board | None = None
         """Touched at every rollout's end, so that a wait knows that something happens."""
         self._ended: set[str] = set()
@@ -32,6 +40,7 @@ class Ledger:
 
     def tell(self, name: str, values: Mapping[str, Value]) -> None:
         """Emit one event."""
+        name = f"replayed.{name}" if self.past.told(name, values) else name
         self._listener.emit(Event(name=name, at=self.meter.clock.wall(), values=dict(values)))
 
     def admitted(self, entry: Entry, *, outstanding: int, permits: int) -> None:
@@ -40,7 +49,24 @@ class Ledger:
         self.tell("group.admitted", {
             "group": key.id, "ticket": key.ticket, "task": key.task, "family": key.family,
             "level": entry.task.level, "version": key.admitted_version, "outstanding": outstanding,
-            "permits": permits, "skipped_tasks": entry.skipped,
+            "permits": permits, "number": entry.place.number, "cursor": entry.place.cursor,
+            "skipped_tasks": entry.skipped,
+        })
+        self.opened(entry.group, entry.task)
+
+    def opened(self, group: Group, task: Task) -> None:
+        """A group was opened; what ended in it before the run was interrupted is told unless it was."""
+        last = {rollout.index: rollout.id for rollout in group.rollouts.values()}
+        for rollout in [rollout for rollout in group.rollouts.values() if rollout.outcome is not None]:
+            self._ended.add(rollout.id)
+            if not self.past.told("rollout.done", {"rollout": rollout.id}):
+                self._tell_end(group, rollout, task, retried=last[rollout.index] != rollout.id)
+
+    def taken(self, update: int, batch: Sequence[Entry], ready: Sequence[Entry], *, version: int) -> None:
+        """An update took its batch, in this order, to train what is ready."""
+        self.tell("batch.taken", {
+            "update": update, "version": version, "tickets": ",".join(str(entry.ticket) for entry in batch),
+            "trains": ",".join(str(entry.ticket) for entry in ready),
         })
 
     def ended(self, group: Group, rollout: Rollout, task: Task, *, retried: bool) -> None:
@@ -51,6 +77,12 @@ class Ledger:
         self.meter.count("rollouts")
         self.meter.count("failed", rollout.outcome.failed)
         self.meter.count("retries", retried)
+        self._tell_end(group, rollout, task, retried=retried)
+        if self.board is not None:
+            self.board.touch()
+
+    def _tell_end(self, group: Group, rollout: Rollout, task: Task, *, retried: bool) -> None:
+        assert rollout.outcome is not None
         segments = [s for s in group.segments.values() if s.rollout == rollout.id]
         actions = [s for s in segments if s.is_action]
         spent = rollout.seconds
@@ -64,8 +96,6 @@ class Ledger:
             "generate_s": spent.get("generate", 0.0), "env_s": spent.get("env", 0.0),
             "score_s": spent.get("score", 0.0), "retried": retried,
         })
-        if self.board is not None:
-            self.board.touch()
 
     def judged(self, entry: Entry) -> None:
         """A ticket is ready or dropped."""

@@ -6,6 +6,10 @@ Every pump is a task of one TaskGroup; each waits only on the board, with a dead
 when it has taken the last batch, or a stop was asked for, it ends and the others are cancelled, which closes every
 environment that is still open. `stop()` lets an update under way finish; then the weights are saved and `run` returns.
 
+A loop goes on where `LoopParts.begin` and the ledger's past say: tickets of the batches before it are closed, all
+others are admitted in order as ever, and what the past holds of them is there when they are admitted. So an interrupted
+run trains again what came after its checkpoint, without generating it again, and then goes on.
+
 Evaluations run between two updates, inside the update pump, so that the policy version stands still while they last.
 """
 
@@ -13,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from treadle.agents.group_player import GroupPlayer
@@ -23,7 +27,7 @@ from treadle.core.ports import Statistics
 from treadle.envs.task import Taskset
 from treadle.pipeline.board import Board, State
 from treadle.pipeline.breaker import Breaker
-from treadle.pipeline.checkpoints import Checkpoints
+from treadle.pipeline.checkpoints import Checkpoints, Mark
 from treadle.pipeline.config import PipelineConfig
 from treadle.pipeline.curriculum import Curriculum, TicketTasks
 from treadle.pipeline.evaluate import EvaluatePump
@@ -33,7 +37,7 @@ from treadle.pipeline.generate import GeneratePump, Room
 from treadle.pipeline.ledger import Ledger
 from treadle.pipeline.permits import Permits
 from treadle.pipeline.placebo import RewardTransform
-from treadle.pipeline.schedule import Schedule
+from treadle.pipeline.schedule import Recorded, Schedule
 from treadle.pipeline.trainer import BlockingThread, Trainer
 from treadle.pipeline.update import UpdatePump
 from treadle.trajectory.group import Group, Sink
@@ -71,6 +75,8 @@ class LoopParts:
     """Replaces the rewards of a group just before credit; None trains on what the world paid."""
     evaluate: EvaluateBetween | None = None
     """Called every `evaluate_every` updates."""
+    begin: Mark = field(default_factory=Mark)
+    """Where the trainer's weights stand; the ledger's past holds what came after."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,16 +105,18 @@ class Loop:
         self.config = config
         self.parts = parts
         self.permits = Permits(config.permits)
-        self.board = Board(clock=parts.player.clock, version=parts.trainer.version)
-        schedule = parts.schedule or config.schedule.begin(config.bounds, rewards=parts.ledger.rewards)
         ledger = parts.ledger
-        curriculum = parts.curriculum or TicketTasks(parts.taskset)
-        if config.breaker_failures:
-            curriculum = Breaker(
-                inner=curriculum, failures=config.breaker_failures, cool_down=config.breaker_tickets, tell=ledger.tell
-            )
-        self.curriculum = curriculum
-        """What tickets are taken from, the circuit breaker included."""
+        self.board = Board(
+            clock=parts.player.clock, version=parts.trainer.version, batches=parts.begin.update,
+            closed=frozenset(ticket for k in range(parts.begin.update) for ticket in self._batch(k + 1)),
+        )
+        order = parts.schedule or config.schedule.begin(config.bounds, rewards=ledger.rewards)
+        schedule = Recorded(schedule=order, batch=ledger.past.batch)
+        self.curriculum = curriculum = self._curriculum()
+        if parts.begin.curriculum:
+            curriculum.restore(parts.begin.curriculum)
+        if parts.checkpoints is not None:
+            parts.checkpoints.mark = self.mark
         self._generate = GeneratePump(
             config, curriculum=curriculum, player=parts.player, schedule=schedule, ledger=ledger, sink=parts.sink,
             store=parts.store,
@@ -124,6 +132,10 @@ class Loop:
         if not self.board.stopping:
             self.parts.ledger.tell("run.stopping", {"update": self.board.batches, "reason": "asked to stop"})
             self.board.stop()
+
+    def mark(self) -> Mark:
+        """Where the weights of now stand."""
+        return Mark(stage="rl", update=self.board.learned, curriculum=self.curriculum.state())
 
     async def run(self) -> LoopReport:
         """Run to the end or to `stop()`. Raises the first error of a pump, not a group of errors."""
@@ -162,6 +174,19 @@ class Loop:
         states = [entry.state for entry in self.board.entries.values()]
         counts = {f"tickets_{state}": float(states.count(state)) for state in State}
         return Statistics(values={**self.permits.statistics().values, **counts})
+
+    def _curriculum(self) -> Curriculum:
+        """What tickets are taken from, the circuit breaker included."""
+        config, inner = self.config, self.parts.curriculum or TicketTasks(self.parts.taskset)
+        if not config.breaker_failures:
+            return inner
+        tell = self.parts.ledger.tell
+        return Breaker(inner=inner, failures=config.breaker_failures, cool_down=config.breaker_tickets, tell=tell)
+
+    def _batch(self, update: int) -> Sequence[int]:
+        """The tickets that an update before the checkpoint took; in ticket order where the ledger lost its word."""
+        size = self.config.groups_per_update
+        return self.parts.ledger.past.batch(update) or range((update - 1) * size, update * size)
 
     async def _lead(self) -> None:
         """The update pump: batch after batch until the last one or a stop."""

@@ -6,7 +6,8 @@
 
 None of them starves anybody. A batch must contain whatever is due, so a ticket is passed over for at most
 `max_staleness` - `lag` batches. What the engine is told is bounded too: `shortest` moves a ticket by less than the
-tickets of one batch, so only tickets admitted within one batch of it can go before it.
+tickets of one batch, so only tickets admitted within one batch of it can go before it. Its estimates are not kept: a
+run that goes on begins them anew.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ keeps its permit until its batch is taken; were it given back at once, a later t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
 
@@ -115,3 +116,35 @@ class Strictly:
     def begin(self, bounds: Bounds, *, rewards: Rewards) -> Schedule:
         """Needs the pace only."""
         return TicketOrder(groups_per_update=bounds.groups_per_update, lag=bounds.lag)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """Takes the batches that the ledger knows as they were taken; for the rest it is another schedule."""
+
+    schedule: Schedule
+    batch: Callable[[int], tuple[int, ...] | None]
+    """The tickets of an update by its number; None when no ledger knows them."""
+
+    def admit(self, board: Board) -> bool:
+        """As the schedule says."""
+        return self.schedule.admit(board)
+
+    def priority(self, board: Board, ticket: int) -> int:
+        """As the schedule says."""
+        return self.schedule.priority(board, ticket)
+
+    def select(self, board: Board) -> tuple[int, ...] | None:
+        """The recorded batch, once all of it is settled; else as the schedule says."""
+        wanted = self.batch(board.batches + 1)
+        if wanted is None:
+            return self.schedule.select(board)
+        settled = all(ticket in board.entries and board.entries[ticket].settled for ticket in wanted)
+        return wanted if settled else None
+
+    def evict(self, board: Board) -> tuple[int, ...]:
+        """As the schedule says, once all recorded batches are taken: what was given up before them is known."""
+        return () if self.batch(board.batches + 1) is not None else self.schedule.evict(board)
+
+    def closed(self, entry: Entry) -> None:
+        """Let the schedule hear."""
+        self.schedule.closed(entry)

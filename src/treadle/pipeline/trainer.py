@@ -44,6 +44,9 @@ class TrainReport:
     """True when the weights stayed as they were: nothing to train, or a gradient that was not finite."""
     stats: Mapping[str, float] = field(default_factory=dict)
     """What the loss reports, by name."""
+    skew_mean: float | None = None
+    """Mean difference of recorded log-probs from the learner's own, in nats; None when older versions sampled too."""
+    skew_max: float | None = None
 
 
 class Trainer(Protocol):
@@ -59,11 +62,11 @@ class Trainer(Protocol):
         ...
 
     def publish(self) -> WeightRef:
-        """Where the engine finds the weights of now."""
+        """Where the engine finds the weights of now. Blocks while they are written for engines that copy them."""
         ...
 
-    def save(self, folder: Path) -> None:
-        """Write a checkpoint; the folder is there whole or not at all."""
+    def save(self, folder: Path, *, beside: Mapping[str, str]) -> None:
+        """Write a checkpoint, with these files of the caller's; the folder is there whole or not at all."""
         ...
 
 
@@ -91,20 +94,22 @@ class LearnerTrainer:
             forest, collapsed, denominator=denominator, budget_tokens=self.learner.config.tokens_per_pack,
             tolerance=self.learner.config.weave_tolerance,
         )
-        report = self.learner.update(packs, self.loss)
+        fresh = all(group.oldest_version in (None, self.version) for group in groups)
+        report = self.learner.update(packs, self.loss, fresh=fresh)
         return TrainReport(
             version=report.version, loss=report.loss, grad_norm=report.grad_norm, lr=report.lr,
             tokens_trained=report.tokens_trained, seconds=report.seconds, skipped=bool(report.skipped),
-            stats=dict(report.stats),
+            stats=dict(report.stats), skew_mean=None if report.skew is None else report.skew.mean,
+            skew_max=None if report.skew is None else report.skew.most,
         )
 
     def publish(self) -> WeightRef:
         """Where the engine finds the weights of now."""
         return self.learner.publish()
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path, *, beside: Mapping[str, str]) -> None:
         """Weights, optimiser and counters."""
-        self.learner.save(folder)
+        self.learner.save(folder, beside=beside)
 
 
 class BlockingThread:

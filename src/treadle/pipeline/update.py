@@ -69,6 +69,7 @@ class UpdatePump:
         """Train a batch, close its tickets, give its permits back."""
         ready, groups = self._bounded(board, batch)
         number = board.batches + 1
+        self.ledger.taken(number, batch, ready, version=self.trainer.version)
         report: TrainReport | None = None
         staleness: list[int] = []
         if ready:
@@ -78,12 +79,15 @@ class UpdatePump:
             staleness = [self._staleness(group) for group in groups]
             self.worst_staleness = max(self.worst_staleness, *staleness)
             report = await self._train(board, number, groups)
-            for entry, stale in zip(ready, staleness, strict=True):
-                board.move(entry, State.TRAINED)
-                self.ledger.trained(entry, version=report.version, staleness=stale)
         for entry in sorted(batch, key=lambda entry: entry.ticket):
             self.curriculum.learn(entry.task, entry.group)
             self.schedule.closed(entry)
+        board.learned = number
+        if report is not None:
+            await self._load(board, number, report.version)
+            for entry, stale in zip(ready, staleness, strict=True):
+                board.move(entry, State.TRAINED)
+                self.ledger.trained(entry, version=report.version, staleness=stale)
         self._report(number, batch, report, staleness)
         board.version = self.trainer.version
         board.batches += 1
@@ -92,22 +96,31 @@ class UpdatePump:
             board.remove(entry.ticket)
             permits.give_back(entry.ticket)
         board.touch()
-        self._give_up_on_failures(batch)
+        self._give_up_on_failures(number, batch)
 
     async def _train(self, board: Board, number: int, groups: Sequence[Group]) -> TrainReport:
         chosen = groups if self.transform is None else [self.transform(group) for group in groups]
         board.occupied = f"update {number}"
         try:
             with self.ledger.meter.busy("update"):
-                report = await self.thread.call(
+                return await self.thread.call(
                     board.occupied, lambda: self.trainer.train(chosen), deadline_s=self.config.update_s
                 )
-                async with deadline(f"engine load after {board.occupied}", self.config.update_s):
-                    loaded = await self.engine.load(self.trainer.publish())
         finally:
             board.occupied = ""
-        assert loaded == report.version, f"the engine serves version {loaded}, the learner made {report.version}"
-        return report
+
+    async def _load(self, board: Board, number: int, version: int) -> None:
+        board.occupied = f"engine load after update {number}"
+        try:
+            with self.ledger.meter.busy("update"):
+                ref = await self.thread.call(
+                    f"publish after update {number}", self.trainer.publish, deadline_s=self.config.update_s
+                )
+                async with deadline(board.occupied, self.config.update_s):
+                    loaded = await self.engine.load(ref)
+        finally:
+            board.occupied = ""
+        assert loaded == version, f"the engine serves version {loaded}, the learner made {version}"
 
     def _bounded(self, board: Board, batch: Sequence[Entry]) -> tuple[list[Entry], list[Group]]:
         """The ready tickets of a batch and what trains of their groups; what is past the bound is dropped here."""
@@ -154,12 +167,16 @@ class UpdatePump:
             **self.pace.values(number, window), "loss": report.loss, "grad_norm": report.grad_norm, "lr": report.lr,
             "tokens_trained": report.tokens_trained, "update_s": report.seconds, "skipped": report.skipped,
             "staleness": max(staleness), "staleness_mean": sum(staleness) / len(staleness),
+            "skew_mean": report.skew_mean, "skew_max": report.skew_max,
             **{f"stat.{name}": value for name, value in report.stats.items()},
         })
 
-    def _give_up_on_failures(self, batch: Sequence[Entry]) -> None:
-        """Raise the last failure when batch after batch is lost to failed rollouts: that is no bad luck."""
-        if any(entry.reason not in LOST for entry in batch):
+    def _give_up_on_failures(self, number: int, batch: Sequence[Entry]) -> None:
+        """Raise the last failure when batch after batch is lost to failed rollouts: that is no bad luck.
+
+        Batches of before an interruption do not count: whoever resumed the run may have mended what failed.
+        """
+        if any(entry.reason not in LOST for entry in batch) or self.ledger.past.batch(number) is not None:
             self._failed_batches = 0
             return
         self._failed_batches += 1

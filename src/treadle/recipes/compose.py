@@ -2,26 +2,28 @@
 
     compose(recipe) -> Run      the run folder is there, the model is loaded, nothing has started
 
+A folder that holds a run already makes a run that goes on with it.
+
 What can fail because of this machine (sandbox, weights, template, disk) or because the parts of a recipe do not fit
 the model and the tasks fails here, before any time is spent.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from treadle.core.clock import SystemClock
-from treadle.core.errors import ConfigError, EnvError, StoreError
+from treadle.core.errors import ConfigError, EnvError
 from treadle.core.events import Listener
 from treadle.envs.host import EnvHost
 from treadle.envs.task import Taskset, size_of
 from treadle.models.policy import Policy
 from treadle.recipes.folder import RunFolder
 from treadle.recipes.recipe import Recipe
+from treadle.recipes.resume import load_weights
 from treadle.recipes.run import Run, Tools
 from treadle.rendering.renderer import Renderer
 
@@ -46,7 +48,7 @@ def compose(
         )
     renderer = Renderer.load(policy.folder, parser=recipe.world.parser())
     if weights is not None:
-        _restore(policy, weights)
+        load_weights(policy, weights)
     folder = folder or RunFolder.create(recipe.runs, recipe.name)
     clock = SystemClock()
     run = Run(
@@ -58,19 +60,6 @@ def compose(
     )
     run.store.meta("model", str(policy.folder.resolve()) if Path(recipe.model).is_dir() else recipe.model)
     return run
-
-
-def _restore(policy: Policy, weights: Path) -> None:
-    """Load a learner's checkpoint, with its version, or a plain model folder."""
-    whole = weights / "learner.json"
-    if not whole.is_file():
-        policy.restore(weights, version=policy.version)
-        return
-    try:
-        version = int(json.loads(whole.read_text(encoding="utf-8"))["version"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StoreError(f"checkpoint {weights}: learner.json cannot be read ({error}); choose another") from error
-    policy.restore(weights / "model", version=version)
 
 
 def _refuse_empty(recipe: Recipe, taskset: Taskset) -> None:

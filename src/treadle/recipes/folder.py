@@ -6,6 +6,7 @@
         events.jsonl        every event, one JSON object a line
         metrics.jsonl       one line per update and evaluation
         checkpoints/        version-N/, each with a `model` folder that transformers loads
+        weights/            the newest version, while the run lasts, for an engine that copies it
         report.md           what came out, with learning-curve.png
 """
 
@@ -43,7 +44,7 @@ class RunFolder:
     @classmethod
     def existing(cls, path: str | Path) -> RunFolder:
         """The folder of a run that was made before. Raises ConfigError when it is none."""
-        folder = cls(Path(path))
+        folder = cls(Path(path).absolute())
         if not folder.path.is_dir():
             raise ConfigError(f"{path}: there is no such folder, expected a run folder such as runs/shell-...")
         if not folder.database.is_file():
@@ -66,6 +67,11 @@ class RunFolder:
         return self.path / "checkpoints"
 
     @property
+    def weights(self) -> Path:
+        """Published weights, while an engine copies them."""
+        return self.path / "weights"
+
+    @property
     def newest_checkpoint(self) -> Path | None:
         """The newest complete checkpoint, or None."""
         found = self._held()
@@ -83,9 +89,11 @@ class RunFolder:
         raise ConfigError(f"checkpoint {str(which)!r}: there is no such folder ({known})")
 
     def write_recipe(self, toml: str) -> None:
-        """Keep the resolved recipe. Raises StoreError."""
+        """Keep the resolved recipe, whole or not at all. Raises StoreError."""
+        fresh = self.path / ".recipe.toml.tmp"
         try:
-            self.recipe.write_text(toml, encoding="utf-8")
+            fresh.write_text(toml, encoding="utf-8")
+            fresh.replace(self.recipe)
         except OSError as error:
             raise StoreError(
                 f"{self.recipe} cannot be written: {error.strerror}; free some disk space or set runs=FOLDER"

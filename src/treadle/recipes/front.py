@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from treadle.core.config import read_toml
 from treadle.core.errors import ConfigError
 from treadle.core.events import Listener
 from treadle.observability import JsonlExport, LiveView, PlainLines, Report
@@ -25,9 +24,10 @@ from treadle.recipes.catalog import find
 from treadle.recipes.compose import compose
 from treadle.recipes.folder import RunFolder
 from treadle.recipes.recipe import Recipe
+from treadle.recipes.resume import recipe_of, recipe_to_go_on, require_writable
 from treadle.recipes.run import Run, RunResult
 from treadle.trajectory.group import Group
-from treadle.trajectory.store import read_meta
+from treadle.trajectory.store import read_events
 
 T = TypeVar("T")
 VIEWS = ("auto", "live", "lines", "none")
@@ -44,27 +44,38 @@ class Played:
 
 
 def train(
-    recipe: Recipe | str, *, overrides: Mapping[str, object] | None = None, view: str = "auto",
-    listeners: Sequence[Listener] = (),
+    recipe: Recipe | str | None = None, *, overrides: Mapping[str, object] | None = None, view: str = "auto",
+    listeners: Sequence[Listener] = (), resume: str | Path | None = None,
 ) -> RunResult:
-    """Train and write a run folder.
+    """Train and write a run folder, or go on with the run in the folder `resume`.
 
     `recipe` is a `Recipe`, the name of a built-in one, or FILE.py[:FUNCTION]. `overrides` are dotted keys. `view` is
     `live` (redraws a terminal), `lines`, `none`, or `auto`: live in a terminal, else lines. Raises TreadleError with
     one line that says what to do; a run that never started leaves no folder.
+
+    A run that was stopped or killed goes on where it was: nothing is lost, nothing is counted twice. The recipe is
+    found by itself; one that was a `Recipe` object must be passed again, and must be the same.
     """
-    chosen = (recipe if isinstance(recipe, Recipe) else find(recipe)).changed(overrides or {})
+    chosen, folder = _begin(recipe, overrides or {}, resume)
     with _view(view) as shown:
-        folder = RunFolder.create(chosen.runs, chosen.name)
+        folder = folder or RunFolder.create(chosen.runs, chosen.name)
         report, export = Report(), JsonlExport(folder.path)
         try:
-            result = block(lambda brake: _train(chosen, folder, [export, report, *shown, *listeners], brake, recipe))
+            heard: list[Listener] = [export, report, *shown, *listeners]
+            result = block(lambda brake: _train(chosen, folder, heard, brake, recipe, report=report))
         finally:
             export.close()
-            written = _write(report, folder)
+            written = _write(report, folder, new=resume is None)
     if view != "none":
         _say("\n".join([*report.summary(), written]))
     return result
+
+
+def resolve(
+    recipe: Recipe | str | None, *, overrides: Mapping[str, object] | None = None, resume: str | Path | None = None,
+) -> Recipe:
+    """The recipe that `train` would take. Raises ConfigError as it does."""
+    return _begin(recipe, overrides or {}, resume)[0]
 
 
 def evaluate(
@@ -107,26 +118,12 @@ def rollout(
     return _finished(block(lambda brake: _in_scratch(recipe, weights, listeners, brake, go)))
 
 
-def recipe_of(run: str | Path) -> Recipe:
-    """The recipe that a run folder was made with. Raises ConfigError when it cannot be found again."""
-    folder = RunFolder.existing(run)
-    ref = read_meta(folder.database).get("recipe_ref", "")
-    if not ref:
-        raise ConfigError(
-            f"{run}: it was trained from a Recipe object, which is not in the folder; pass that recipe, and "
-            f"checkpoint={str(folder.newest_checkpoint or folder.checkpoints)!r}"
-        )
-    recipe = find(ref)
-    held = recipe.flat()
-    return recipe.changed({key: value for key, value in read_toml(folder.recipe).items() if held.get(key) != value})
-
-
 # -- inside ----------------------------------------------------------------------------------------------------
 
 
-def _ref(recipe: Recipe | str) -> str:
+def _ref(recipe: Recipe | str | None) -> str:
     """How to find the recipe again; empty for an object."""
-    if isinstance(recipe, Recipe):
+    if not isinstance(recipe, str):
         return ""
     path, colon, function = recipe.partition(":")
     return f"{Path(path).resolve()}{colon}{function}" if path.endswith(".py") else recipe
@@ -147,11 +144,28 @@ def _restored(run: Recipe | str | Path, checkpoint: str | Path) -> tuple[Recipe,
     return recipe, RunFolder(Path(run)).checkpoint(checkpoint)
 
 
+def _begin(
+    given: Recipe | str | None, overrides: Mapping[str, object], resume: str | Path | None
+) -> tuple[Recipe, RunFolder | None]:
+    """What is trained, and the folder to go on in."""
+    if resume is not None:
+        folder = RunFolder.existing(resume)
+        require_writable(folder)
+        return recipe_to_go_on(folder, given, overrides), folder
+    if given is None:
+        raise ConfigError("train: got no recipe, expected one, or a run folder to resume")
+    return (given if isinstance(given, Recipe) else find(given)).changed(overrides), None
+
+
 async def _train(
-    recipe: Recipe, folder: RunFolder, listeners: Sequence[Listener], brake: Brake, given: Recipe | str
+    recipe: Recipe, folder: RunFolder, listeners: Sequence[Listener], brake: Brake, given: Recipe | str | None, *,
+    report: Report,
 ) -> RunResult:
     async with compose(recipe, folder=folder, listeners=listeners) as run:
-        run.store.meta("recipe_ref", _ref(given))
+        for event in read_events(folder.database):  # a report tells of the whole run, however often it was resumed
+            report.emit(event)
+        if not run.past.began:
+            run.store.meta("recipe_ref", _ref(given))
         with brake.governs(run.stop):
             return await run.train()
 
@@ -175,10 +189,11 @@ def _finished(found: T | None) -> T:
     return found
 
 
-def _write(report: Report, folder: RunFolder) -> str:
-    """Write the report, or remove the folder of a run that never started; a line that says where it is."""
+def _write(report: Report, folder: RunFolder, *, new: bool) -> str:
+    """Write the report, or remove the folder of a new run that never started; a line that says where it is."""
     if not report.started:
-        folder.discard()
+        if new:
+            folder.discard()
         return ""
     try:
         return f"report: {report.write(folder.path)}"

@@ -1,6 +1,7 @@
 """One run, stage by stage.
 
-    await run.train()           untouched evaluation, cold start, reinforcement learning, final evaluation
+    await run.train()           untouched evaluation, cold start, reinforcement learning, final evaluation; what the
+                                folder's past holds of it already is not done again
     await run.evaluate(label)   held-out tasks under the weights of now
     await run.play(task)        one rollout
 
@@ -33,26 +34,30 @@ from treadle.algorithms.aggregation import TokenMean
 from treadle.algorithms.imitation import Imitation
 from treadle.algorithms.losses import Nll
 from treadle.core.clock import SystemClock
-from treadle.core.errors import DeadlineExceeded, StoreError, TreadleError
+from treadle.core.errors import DeadlineExceeded, TreadleError
 from treadle.core.events import Fanout, Listener, Value
+from treadle.core.ports import WeightRef
 from treadle.core.seeds import Stream
 from treadle.envs.host import EnvHost
 from treadle.envs.task import Task, Taskset
-from treadle.inference.engine import LocalEngine
 from treadle.learner.learner import Learner
+from treadle.learner.publisher import Publisher
 from treadle.models.policy import Policy
 from treadle.observability.shield import Shield
-from treadle.pipeline.checkpoints import Checkpoints
+from treadle.pipeline.checkpoints import Checkpoints, Mark, begin_at
 from treadle.pipeline.coldstart import ColdStart
 from treadle.pipeline.evaluation import Evaluation, Evaluator
 from treadle.pipeline.first_error import first_error
 from treadle.pipeline.heartbeat import heartbeat
 from treadle.pipeline.ledger import Ledger
 from treadle.pipeline.loop import Loop, LoopParts, default_filters
+from treadle.pipeline.past import Past
 from treadle.pipeline.placebo import PermuteRewards
 from treadle.pipeline.trainer import BlockingThread, LearnerTrainer
+from treadle.recipes.engines import first_load, make_engine
 from treadle.recipes.folder import RunFolder
 from treadle.recipes.recipe import ColdStartPlan, Recipe
+from treadle.recipes.resume import load_weights
 from treadle.rendering.renderer import Renderer
 from treadle.trajectory.group import Group, GroupKey
 from treadle.trajectory.store import TrajectoryStore
@@ -62,6 +67,8 @@ COPIES = 3
 """A checkpoint is so many times the weights: themselves and two moments of the optimiser."""
 CHECKPOINTS = 2
 """A new checkpoint is complete before the one that it replaces is removed."""
+PUBLISHED = 1
+"""So many times the weights are added by a publish; the first one is there already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,16 +104,21 @@ class Run:
         self.recipe = recipe
         self.folder = folder
         self.tools = tools
-        self.evaluations: dict[str, Evaluation] = {}
         self.store = TrajectoryStore(folder.database, clock=tools.clock)  # first: it keeps a second writer away
         try:
+            self.past, remains = Past.read(folder.database, updates=recipe.pipeline.updates)
+            self.store.clear(remains)
             folder.write_recipe(recipe.toml())
-        except StoreError:
+        except TreadleError:
             self.store.close()
             raise
-        self.engine = LocalEngine(tools.policy, recipe.engine, clock=tools.clock, decode=tools.renderer.decode)
+        self.publisher = Publisher(folder.weights) if recipe.engine.copies else None
+        """None when the engine shares the learner's tensors."""
+        self.engine = make_engine(recipe.engine, tools.policy, clock=tools.clock, decode=tools.renderer.decode)
+        self.evaluations = {found.label: found for found in map(Evaluation.of, self.past.evaluations)}
         self.ledger = Ledger(
-            Fanout(self.store, *map(Shield, listeners)), meter=StageMeter(tools.clock), rewards=recipe.rewards
+            Fanout(self.store, *map(Shield, listeners)), meter=StageMeter(tools.clock), rewards=recipe.rewards,
+            past=self.past,
         )
         self.thread = BlockingThread()
         self._seed = Stream(recipe.seed)
@@ -117,12 +129,21 @@ class Run:
         self._stop_stage: Callable[[], object] = lambda: None
         self._saver: Checkpoints | None = None
         """Saves what the stage that trained last has learned; None before anything was trained."""
+        self._begin: tuple[Path | None, Mark] = (None, Mark())
+        """The checkpoint that training began at, and where it stood."""
+        self._trainer: LearnerTrainer | None = None
+        """Of reinforcement learning; None before it."""
 
     async def __aenter__(self) -> Run:
-        self._stack.enter_context(self.store)
-        self._stack.enter_context(self.thread)
-        await self._stack.enter_async_context(self.engine)
-        self._stack.enter_context(heartbeat(say=self._warn, tell=self._slept))
+        async with AsyncExitStack() as stack:
+            stack.enter_context(self.store)
+            stack.enter_context(self.thread)
+            await stack.enter_async_context(self.engine)
+            if self.publisher is not None:
+                publisher = stack.enter_context(self.publisher)
+                await first_load(self.engine, publisher, self.tools.policy, thread=self.thread)
+            stack.enter_context(heartbeat(say=self._warn, tell=self._slept))
+            self._stack = stack.pop_all()
         return self
 
     async def __aexit__(
@@ -141,8 +162,10 @@ class Run:
         """The whole run. Raises the first error of a stage; StoreError before it starts when the disk is too full."""
         began = self.tools.clock.now()
         weights = sum(p.numel() * p.element_size() for p in self.tools.policy.module.parameters())
-        self.folder.require_room(CHECKPOINTS * COPIES * weights)
+        self.folder.require_room((CHECKPOINTS * COPIES + (0 if self.publisher is None else PUBLISHED)) * weights)
         try:
+            if self.past.began:
+                await self._go_on()
             await self._stages()
         except BaseException as error:  # told to the listeners and passed on
             if isinstance(error, Exception) and not isinstance(error, DeadlineExceeded):  # its thread is free
@@ -157,8 +180,13 @@ class Run:
         )
 
     async def evaluate(self, label: str, *, update: int = 0, tasks: int | None = None) -> Evaluation | None:
-        """Held-out tasks under the weights of now; None when the recipe has no evaluation or a stop came first."""
+        """Held-out tasks under the weights of now; None when the recipe has no evaluation or a stop came first.
+
+        A label that was evaluated already is not evaluated again.
+        """
         config = self.recipe.evaluation
+        if label in self.evaluations:
+            return self.evaluations[label]
         if config is None or self._stopping:
             return None
         limits = replace(self.recipe.limits, temperature=config.temperature)
@@ -184,14 +212,42 @@ class Run:
 
     # -- stages ------------------------------------------------------------------------------------------------
 
+    async def _go_on(self) -> None:
+        """Restore the newest checkpoint that can be read."""
+        self._begin = await self.thread.call(
+            "restoring a checkpoint", lambda: begin_at(self.folder.checkpoints, self._restore, say=self._warn),
+            deadline_s=self.recipe.pipeline.update_s,
+        )
+        if self._begin[1].stage != "rl":  # which parameters train is the say of the learner that is made last
+            self._trainer = None
+        if self._begin[0] is None:
+            self._warn(f"{self.folder.path.name} has no checkpoint to go on from: it begins again, with what is stored")
+        if self.publisher is None:
+            await self.engine.load(WeightRef(version=self.tools.policy.version))
+        else:
+            await first_load(self.engine, self.publisher, self.tools.policy, thread=self.thread)
+
+    def _restore(self, checkpoint: Path, mark: Mark) -> None:
+        if mark.stage == "rl":
+            self._trainer = self._trainer or self._make_trainer()
+            self._trainer.learner.restore(checkpoint)
+        else:
+            load_weights(self.tools.policy, checkpoint)
+
     async def _stages(self) -> None:
         recipe = self.recipe
-        self.ledger.tell("run.started", {
+        start, mark = self._begin
+        began: dict[str, Value] = {} if not self.past.began else {
+            "checkpoint": "" if start is None else start.name, "version": self.tools.policy.version,
+            "update": mark.update, "replayed": sum(update > mark.update for update in self.past.batches),
+            "kept": self.past.kept, "again": self.past.again,
+        }
+        self.ledger.tell("run.resumed" if self.past.began else "run.started", {
             "run": self.folder.path.name, "recipe": recipe.name, "seed": recipe.seed, "model": recipe.model,
             "updates": recipe.pipeline.updates, "groups_per_update": recipe.pipeline.groups_per_update,
             "group_size": recipe.pipeline.group_size, "lag": recipe.pipeline.lag,
             "max_staleness": recipe.pipeline.staleness_bound, "rule": recipe.algorithm.rule.name,
-            "loss": recipe.algorithm.loss.name,
+            "loss": recipe.algorithm.loss.name, **began,
         })
         await self.evaluate("untouched", tasks=recipe.evaluation.untouched_tasks if recipe.evaluation else None)
         if recipe.coldstart is not None and not self._stopping:
@@ -204,6 +260,29 @@ class Run:
             await self._saver.save(update=0)
 
     async def _cold_start(self, plan: ColdStartPlan) -> None:
+        if self._begin[1].stage:  # the weights have it behind them
+            return
+        groups = await self._demonstrations(plan)
+        if groups is None or self._stopping:
+            return
+        updates = plan.training.updates(len(groups))
+        learner = Learner(self.tools.policy, plan.learner.over(updates), publisher=self.publisher)
+        trainer = LearnerTrainer(learner, rule=Imitation(), aggregation=TokenMean(), loss=Nll())
+        coldstart = ColdStart(
+            plan.training, trainer=trainer, engine=self.engine, thread=self.thread, ledger=self.ledger,
+            seed=self._seed,
+        )
+        self._saver = self._checkpoints(trainer)
+        self._stop_stage = coldstart.stop
+        if await coldstart.run(groups) == updates:
+            self._saver.mark = lambda: Mark(stage="coldstart")
+            if self.recipe.pipeline.save_every:
+                await self._saver.save(update=0)
+
+    async def _demonstrations(self, plan: ColdStartPlan) -> Sequence[Group] | None:
+        """Correct demonstrations, the stored ones if they were all played before; None when a stop came first."""
+        if (held := self.past.demonstrations()) is not None:
+            return [group for group in held if all(map(self.recipe.rewards.solved, group.rollouts.values()))]
         clock, began = self.tools.clock, self.tools.clock.now()
         self.ledger.tell("stage.started", {
             "stage": "demonstrations", "label": "demonstrations", "total": plan.demonstrations.most,
@@ -213,8 +292,8 @@ class Run:
             rewards=self.recipe.rewards, seed=self._seed, max_context=self.recipe.limits.max_context, sink=self.store,
         )
         found = await self._stoppable(demonstrator.collect(plan.demonstrations))
-        if found is None or self._stopping:
-            return
+        if found is None:
+            return None
         self.ledger.tell("coldstart.demos", {
             "tried": found.tried, "kept": len(found.groups), "wrong": found.wrong, "failed": found.failed,
             "families": len(found.families), "tokens": found.tokens, "seconds_s": clock.now() - began,
@@ -222,23 +301,23 @@ class Run:
         self.ledger.tell("stage.done", {
             "stage": "demonstrations", "label": "demonstrations", "seconds_s": clock.now() - began,
         })
-        learner = Learner(self.tools.policy, plan.learner.over(plan.training.updates(len(found.groups))))
-        trainer = LearnerTrainer(learner, rule=Imitation(), aggregation=TokenMean(), loss=Nll())
-        coldstart = ColdStart(
-            plan.training, trainer=trainer, engine=self.engine, thread=self.thread, ledger=self.ledger,
-            seed=self._seed,
+        return found.groups
+
+    def _make_trainer(self) -> LearnerTrainer:
+        recipe, algorithm = self.recipe, self.recipe.algorithm
+        return LearnerTrainer(
+            Learner(
+                self.tools.policy, recipe.learner.over(recipe.pipeline.updates), publisher=self.publisher
+            ),
+            rule=algorithm.rule, aggregation=algorithm.aggregation, loss=algorithm.loss,
         )
-        self._saver = self._checkpoints(trainer)
-        self._stop_stage = coldstart.stop
-        await coldstart.run(found.groups)
 
     async def _reinforce(self) -> None:
         recipe, algorithm = self.recipe, self.recipe.algorithm
-        trainer = LearnerTrainer(
-            Learner(self.tools.policy, recipe.learner.over(recipe.pipeline.updates)), rule=algorithm.rule,
-            aggregation=algorithm.aggregation, loss=algorithm.loss,
-        )
+        trainer = self._trainer or self._make_trainer()
         self._saver = self._checkpoints(trainer)
+        if self._trainer is not None:
+            self._saver.newest = self._begin[0]
         loop = Loop(recipe.pipeline, LoopParts(
             taskset=self.tools.taskset,
             player=self._players(
@@ -253,7 +332,7 @@ class Run:
             ),
             checkpoints=self._saver, sink=self.store, store=self.store,
             transform=PermuteRewards(seed=self._seed) if recipe.placebo else None,
-            evaluate=self._between,
+            evaluate=self._between, begin=self._begin[1],
         ))
         clock, began = self.tools.clock, self.tools.clock.now()
         self._stop_stage = loop.stop
@@ -281,7 +360,7 @@ class Run:
     def _checkpoints(self, trainer: LearnerTrainer) -> Checkpoints:
         return Checkpoints(
             self.folder.checkpoints, trainer=trainer, thread=self.thread, ledger=self.ledger,
-            keep=self.recipe.pipeline.keep_checkpoints, deadline_s=self.recipe.pipeline.update_s,
+            keep=self.recipe.pipeline.keep_checkpoints, deadline_s=self.recipe.pipeline.update_s, books=self.store,
         )
 
     async def _stoppable(self, work: Coroutine[object, object, T]) -> T | None:

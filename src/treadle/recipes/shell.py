@@ -38,8 +38,8 @@ def shell() -> Recipe:
             training=ColdStartConfig(epochs=3, demonstrations_per_update=4),
             learner=LearnerConfig(lr=1e-4, schedule="linear", top_layers=15, tokens_per_pack=640),
         ),
-        learner=LearnerConfig(lr=6e-5, schedule="linear", top_layers=10, tokens_per_pack=640),
-        pipeline=PipelineConfig(group_size=8, groups_per_update=16, updates=40, curriculum=ByDifficulty()),
+        learner=LearnerConfig(lr=8e-5, schedule="linear", top_layers=10, tokens_per_pack=640),
+        pipeline=PipelineConfig(group_size=8, groups_per_update=16, updates=38, curriculum=ByDifficulty()),
         evaluation=EvaluationConfig(tasks=336, untouched_tasks=84, temperature=1.0, at_once=128),
     )
 

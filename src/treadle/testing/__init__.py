@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors
     from treadle.testing.sandbox_kit import check_sandbox
     from treadle.testing.scripted_engine import ScriptedEngine, Turn
     from treadle.testing.virtual_clock import VirtualClock
+    from treadle.testing.weights_kit import check_weights
 
 _PLACES = {
     "ByteRenderer": "byte_renderer",
@@ -26,12 +27,13 @@ _PLACES = {
     "check_engine": "engine_kit",
     "check_env": "env_kit",
     "check_sandbox": "sandbox_kit",
+    "check_weights": "weights_kit",
 }
 """Public name to the module of this room that holds it, loaded when it is asked for. No module is called as a name."""
 
 __all__ = [
     "ByteRenderer", "EchoEnv", "EchoTaskset", "ScriptedEngine", "Turn", "VirtualClock", "check_credit", "check_engine",
-    "check_env", "check_sandbox",
+    "check_env", "check_sandbox", "check_weights",
 ]
 
 

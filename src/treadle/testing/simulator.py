@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -159,7 +159,7 @@ class _Learner:
         """The weights of now."""
         return WeightRef(version=self.version)
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path, *, beside: Mapping[str, str]) -> None:
         """Nothing to save."""
 
 

@@ -3,6 +3,9 @@
 Built from groups by `Forest.of`, which leaves out every segment that only failed or unscored rollouts pass through:
 a rule never sees them, so they cannot vote in a baseline, enter a loss or weigh in a denominator (invariant 5).
 
+Rows stand in the order of the rollouts' places in their groups, not of their appending: what is computed from a forest
+does not depend on who finished first, nor on whether a group was interrupted and played on.
+
 A row is a segment. Credit counts *rollouts*, *forks* or *state keys*, never rows (invariant 4): a rollout's end in
 time is the row where `leaf` is true, and everything a rule averages is averaged over leaves or over time children.
 Because a row may end several rollouts that share all of it (a fork that added nothing), `leaves[i]` counts them.
@@ -62,8 +65,7 @@ class Forest:
         for number, group in enumerate(groups):
             valid = group.valid
             chosen = {r.id for r in valid}
-            needed = _closure(group, [leaf for r in valid for leaf in r.leaves])
-            kept = [s for s in group.segments.values() if s.id in needed]
+            kept = _needed(group, [leaf for r in valid for leaf in r.leaves])
             segments += kept
             numbers += [number] * len(kept)
             rollouts += valid
@@ -204,15 +206,17 @@ def center(
     return out
 
 
-def _closure(group: Group, leaves: list[str]) -> set[str]:
-    """All segments that these leaves depend on, in context or in time."""
-    needed: set[str] = set()
-    stack = list(leaves)
-    while stack:
-        at = stack.pop()
-        if at in needed:
-            continue
-        needed.add(at)
-        segment = group.segments[at]
-        stack += [p for p in (segment.parent, segment.after) if p is not None]
-    return needed
+def _needed(group: Group, leaves: list[str]) -> list[Segment]:
+    """All segments that these leaves depend on, in context or in time: those of the first leaf first."""
+    found: dict[str, Segment] = {}
+    for leaf in leaves:
+        stack = [leaf]
+        while stack:
+            segment = group.segments[stack[-1]]
+            before = [p for p in (segment.parent, segment.after) if p is not None and p not in found]
+            if before:
+                stack += before
+            else:
+                found[segment.id] = segment
+                stack.pop()
+    return list(found.values())

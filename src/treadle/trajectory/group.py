@@ -121,6 +121,11 @@ class Group:
         self._sink: Sink = sink or NoSink()
         self._sink.group(key)
 
+    def onward(self, sink: Sink) -> Group:
+        """This group, read back from where `sink` leads: what it holds is known there, what is appended is told."""
+        self._sink = sink
+        return self
+
     # -- growing -----------------------------------------------------------------------------------------------
 
     def prompt(self, ids: Ids) -> Segment:
@@ -238,7 +243,8 @@ class Group:
     # -- inside ------------------------------------------------------------------------------------------------
 
     def _next_id(self) -> str:
-        return f"{self.key.id}:{len(self.segments):05d}"
+        last = next(reversed(self.segments), None)  # numbers may be missing where a rollout is played again
+        return f"{self.key.id}:{0 if last is None else int(last.rpartition(':')[2]) + 1:05d}"
 
     def _end(self, rollout: str) -> Segment | None:
         leaves = self.rollouts[rollout].leaves

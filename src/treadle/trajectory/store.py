@@ -47,17 +47,20 @@ from treadle.trajectory.store_reader import (
     read_events,
     read_group,
     read_groups,
+    read_keys,
     read_meta,
+    read_numbered,
     read_rollouts,
 )
+from treadle.trajectory.store_remains import Remains, clear
 from treadle.trajectory.store_schema import database, open_writer
 
 __all__ = [
     "StoreBounds", "TrajectoryStore", "database", "find_rollout", "read_events", "read_group", "read_groups",
-    "read_meta", "read_rollouts",
+    "read_keys", "read_meta", "read_numbered", "read_rollouts",
 ]
 
-Record = Segment | RewardRecord | Rollout | GroupKey | Event | tuple[str, str]
+Record = Segment | RewardRecord | Rollout | GroupKey | Event | Remains | tuple[str, str]
 
 LINGER_S = 0.01
 """How long the writer waits for more rows before it commits, unless somebody waits for it."""
@@ -99,7 +102,8 @@ class TrajectoryStore:
         self._lock = _claim(self.path)
         try:
             self._db = open_writer(self.path)
-            self._numbers: dict[str, int] = dict(self._db.execute("SELECT id, number FROM groups"))
+            self._numbers: dict[str, int] = {}
+            self._learn_numbers()
         except BaseException:  # whatever went wrong, the run must not stay locked
             self._lock.close()
             raise
@@ -146,6 +150,12 @@ class TrajectoryStore:
     def meta(self, key: str, value: str) -> None:
         """Take a fact about the whole run; it replaces the one before."""
         self._append((key, value))
+
+    def clear(self, remains: Remains, *, timeout_s: float = 600.0) -> None:
+        """Take out what an earlier process left half done; returns when that is committed. Before anything else."""
+        if remains:
+            self._append(remains)
+            self.flush(timeout_s=timeout_s)
 
     # -- waiting -----------------------------------------------------------------------------------------------
 
@@ -272,11 +282,14 @@ class TrajectoryStore:
         for record in batch:
             if isinstance(record, Rollout):
                 newest[record.id] = record
-            else:
+            elif not isinstance(record, Remains):
                 tables.setdefault(type(record), []).append(self._row(record))
         if newest:
             tables[Rollout] = [rows.rollout_row(r, self._number(r.group)) for r in newest.values()]
         self._db.execute("BEGIN IMMEDIATE")
+        for remains in (record for record in batch if isinstance(record, Remains)):
+            clear(self._db, remains)
+            self._learn_numbers()
         for kind, found in tables.items():
             self._db.executemany(INSERT[kind], found)
         self._db.execute("COMMIT")
@@ -289,13 +302,19 @@ class TrajectoryStore:
                 group = record.segment.rpartition(":")[0]
                 return rows.reward_row(record, group, self._number(group))
             case GroupKey():
-                number = self._numbers.setdefault(record.id, len(self._numbers))
-                return rows.group_row(record, number)
+                if record.id not in self._numbers:
+                    self._numbers[record.id] = self._next_number
+                    self._next_number += 1
+                return rows.group_row(record, self._numbers[record.id])
             case Event():
                 return rows.event_row(record)
             case _:
                 assert isinstance(record, tuple)
                 return record
+
+    def _learn_numbers(self) -> None:
+        self._numbers = dict(self._db.execute("SELECT id, number FROM groups"))
+        self._next_number = 1 + max(self._numbers.values(), default=-1)
 
     def _number(self, group: str) -> int:
         if group not in self._numbers:

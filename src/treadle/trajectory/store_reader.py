@@ -47,6 +47,12 @@ def find_rollout(path: Path, id: str) -> tuple[Group, Rollout]:
     return group, group.rollouts[id]
 
 
+def read_keys(path: Path) -> Iterator[GroupKey]:
+    """The keys of all groups in the order of admission."""
+    with _snapshot(path) as db:
+        yield from (rows.read_key(row) for row in db.execute("SELECT * FROM groups ORDER BY number"))
+
+
 def read_rollouts(path: Path) -> Iterator[tuple[GroupKey, Rollout]]:
     """All rollouts with their group's key, without tokens."""
     with _snapshot(path) as db:
@@ -61,6 +67,13 @@ def read_events(path: Path, *, prefix: str = "") -> Iterator[Event]:
         for row in db.execute("SELECT name, at, facts FROM events WHERE substr(name, 1, ?) = ? ORDER BY id",
                               (len(prefix), prefix)):
             yield rows.read_event(row)
+
+
+def read_numbered(path: Path) -> Iterator[tuple[int, Event]]:
+    """All events with their numbers, in the order they were told; nothing when there is no run yet."""
+    with _snapshot(path) as db:
+        for row in db.execute("SELECT id, name, at, facts FROM events ORDER BY id"):
+            yield row[0], rows.read_event(row[1:])
 
 
 def read_meta(path: Path) -> dict[str, str]:

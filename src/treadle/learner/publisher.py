@@ -1,0 +1,37 @@
+"""The publisher: where a learner leaves its weights for engines that copy them.
+
+Each publish writes a new folder beside the last one and then removes the last one, so the disk holds two versions for a
+moment and one otherwise. An engine is loaded before the next publish; what it still has mapped stays readable.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from treadle.core.ports import WeightRef
+from treadle.models.folders import discard
+from treadle.models.policy import Policy
+from treadle.models.published import publish
+
+
+class Publisher:
+    """Owns one folder. A context manager: leaving it removes the folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def publish(self, policy: Policy) -> WeightRef:
+        """Write the weights of now. Blocking. Raises StoreError when the disk refuses."""
+        target = self.folder / f"version-{policy.version:06d}"
+        ref = publish(policy, target)
+        for other in self.folder.glob("version-*"):
+            if other != target:
+                discard(other)
+        return ref
+
+    def __enter__(self) -> Publisher:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)

@@ -1,0 +1,29 @@
+"""Which engine a run has: one on the learner's own tensors, or one with a copy, which has to be loaded first."""
+
+from __future__ import annotations
+
+from treadle.core.ports import Clock
+from treadle.inference.config import EngineConfig
+from treadle.inference.copied import CopiedEngine
+from treadle.inference.engine import LocalEngine
+from treadle.inference.flight import Decode
+from treadle.inference.port import Engine
+from treadle.learner.publisher import Publisher
+from treadle.models.policy import Policy
+from treadle.pipeline.trainer import BlockingThread
+
+PUBLISH_S = 600.0
+"""Deadline of the first publish."""
+
+
+def make_engine(config: EngineConfig, policy: Policy, *, clock: Clock, decode: Decode) -> LocalEngine | CopiedEngine:
+    """The engine that `config` asks for, not started."""
+    if config.copies:
+        return CopiedEngine(policy.folder, config)
+    return LocalEngine(policy, config, clock=clock, decode=decode)
+
+
+async def first_load(engine: Engine, publisher: Publisher, policy: Policy, *, thread: BlockingThread) -> None:
+    """Give an engine that copies the weights that the run starts from: it serves nothing before."""
+    ref = await thread.call("the first publish", lambda: publisher.publish(policy), deadline_s=PUBLISH_S)
+    await engine.load(ref)

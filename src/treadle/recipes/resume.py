@@ -1,0 +1,126 @@
+"""Going on with a run: which recipe, and whether that makes sense.
+
+A run goes on with the recipe that it began with. What decides how it comes out must not change in the middle; what only
+decides how long it goes on, how often it is saved and how long it waits may.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from treadle.core.config import read_toml
+from treadle.core.errors import ConfigError, StoreError
+from treadle.models.policy import Policy
+from treadle.recipes.catalog import find
+from treadle.recipes.folder import RunFolder
+from treadle.recipes.recipe import Recipe
+from treadle.trajectory.store import read_events, read_meta
+
+FREE = frozenset({
+    "pipeline.save_every", "pipeline.keep_checkpoints", "pipeline.stall_s", "pipeline.update_s",
+    "pipeline.failed_batches", "evaluation.at_once", "runs", "threads",
+})
+"""Keys that may change in the middle of a run; `pipeline.updates` may grow."""
+SHOWN = 4
+"""Contradictions that an error names."""
+
+
+def recipe_of(run: str | Path) -> Recipe:
+    """The recipe that a run folder was made with. Raises ConfigError when it cannot be found again."""
+    folder = RunFolder.existing(run)
+    ref = read_meta(folder.database).get("recipe_ref", "")
+    if not ref:
+        raise ConfigError(
+            f"{run}: it was trained from a Recipe object, which is not in the folder; pass that recipe, and "
+            f"checkpoint={str(folder.newest_checkpoint or folder.checkpoints)!r}"
+        )
+    return _as_begun(find(ref), folder)
+
+
+def recipe_to_go_on(folder: RunFolder, given: Recipe | str | None, overrides: Mapping[str, object]) -> Recipe:
+    """The recipe to go on with. Raises ConfigError for one that contradicts the run, or when nothing is left to do."""
+    if isinstance(given, str):
+        given = _as_begun(find(given), folder)
+    if given is None and not read_meta(folder.database).get("recipe_ref"):
+        raise ConfigError(f"{folder.path}: it was trained from a Recipe object: pass that recipe beside resume")
+    recipe = (given or recipe_of(folder.path)).changed(overrides)
+    begun = _flat(read_toml(folder.recipe))
+    _refuse_contradictions(folder, begun, recipe)
+    _refuse_finished(folder, recipe)
+    return recipe
+
+
+def require_writable(folder: RunFolder) -> None:
+    """Raise StoreError unless this user may write in the folder."""
+    if not os.access(folder.path, os.W_OK | os.X_OK):
+        raise StoreError(f"{folder.path} cannot be written by this user: change its permissions, or copy it elsewhere")
+
+
+def load_weights(policy: Policy, weights: Path) -> None:
+    """Load a learner's checkpoint, with its version, or a plain model folder. Raises StoreError, ModelError."""
+    whole = weights / "learner.json"
+    if not whole.is_file():
+        policy.restore(weights, version=policy.version)
+        return
+    try:
+        version = int(json.loads(whole.read_text(encoding="utf-8"))["version"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StoreError(f"checkpoint {weights}: learner.json cannot be read ({error}); choose another") from error
+    policy.restore(weights / "model", version=version)
+
+
+def _as_begun(recipe: Recipe, folder: RunFolder) -> Recipe:
+    """A recipe with the changes that the run began with."""
+    held = recipe.flat()
+    return recipe.changed({key: value for key, value in read_toml(folder.recipe).items() if held.get(key) != value})
+
+
+def _refuse_contradictions(folder: RunFolder, begun: Mapping[str, object], recipe: Recipe) -> None:
+    now = {key: "none" if value is None else value for key, value in recipe.flat().items()}
+    changed = {key for key in begun.keys() | now.keys() if begun.get(key) != now.get(key)} - FREE
+    more, fewer = _grown(begun.get("pipeline.updates"), now["pipeline.updates"])
+    if more and now["learner.schedule"] != "constant" and now["learner.total_updates"] == "none":
+        raise ConfigError(
+            f"pipeline.updates={now['pipeline.updates']} would stretch learner.schedule={now['learner.schedule']!r}, "
+            f"which {folder.path.name} began with {begun['pipeline.updates']} updates of: set "
+            f"learner.total_updates only in a new run, or go on with the number that it began with"
+        )
+    if not fewer:
+        changed.discard("pipeline.updates")
+    if not changed:
+        return
+    named = [f"{key}={begun.get(key)!r}, not {now.get(key)!r}" for key in sorted(changed)]
+    rest = f" and {len(named) - SHOWN} more" if len(named) > SHOWN else ""
+    raise ConfigError(
+        f"{folder.path.name} began with {'; '.join(named[:SHOWN])}{rest}: that cannot change in the middle of a run; "
+        "leave it as it was, or start a new run"
+    )
+
+
+def _refuse_finished(folder: RunFolder, recipe: Recipe) -> None:
+    ends = [event for event in read_events(folder.database, prefix="run.") if event.name != "run.stopping"]
+    if not ends or ends[-1].name != "run.done" or ends[-1].values.get("reason") != "done":
+        return
+    begun = _flat(read_toml(folder.recipe))
+    if not _grown(begun.get("pipeline.updates"), recipe.pipeline.updates)[0]:
+        raise ConfigError(
+            f"{folder.path} is done, all of its {recipe.pipeline.updates} updates: nothing is left to do; set "
+            f"pipeline.updates to more, or evaluate it with `treadle eval {folder.path}`"
+        )
+
+
+def _grown(before: object, now: object) -> tuple[bool, bool]:
+    """Whether there are more updates, and whether there are fewer."""
+    if not isinstance(before, int) or not isinstance(now, int):
+        return False, True
+    return now > before, now < before
+
+
+def _flat(nested: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+    out: dict[str, object] = {}
+    for key, value in nested.items():
+        out |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+    return out
