@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import replace
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from treadle.agents.limits import Rewards
@@ -167,6 +167,7 @@ def test_for_all_orders_of_ending_a_ticket_is_trained_within_its_bound(size, lag
        st.integers(1, 3))
 def test_for_all_boards_the_check_says_no_only_when_every_choice_would_break_the_bound(tickets, now):
     held = bounds(size=2, lag=2, most=4)
+    assume(sum(t // 2 + 2 <= now for t, _ in tickets) <= 2)  # what the check left behind at the batch before
     settled = [entry(t, scores=()) for t, done in sorted(tickets) if done]
     others = [running(t, scores=()) for t, done in tickets if not done]
     chosen = choose(settled, others, now=now, bounds=held)
