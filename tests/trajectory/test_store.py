@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sqlite3
 import subprocess
 import sys
 import threading
+from concurrent import futures
 from pathlib import Path
 
 import numpy as np
@@ -423,3 +425,18 @@ except StoreError as error:
 """
     told = _in_a_sandbox("--ro-bind", str(tmp_path), "/mnt", code=code).splitlines()
     assert told == ["['hand']", "/mnt/run.db cannot be written: Read-only file system"]
+
+
+async def test_a_cancellation_in_the_moment_of_the_commit_is_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    committed: futures.Future[None] = futures.Future()
+    with TrajectoryStore(tmp_path / "run.db", clock=SystemClock()) as store:
+        monkeypatch.setattr(store, "_reach", lambda target: committed)
+        waiting = asyncio.create_task(store.settle())
+        await asyncio.sleep(0)
+        committed.set_result(None)
+        await asyncio.sleep(0)  # the wait is over, but its task has not gone on yet
+        assert waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting

@@ -81,7 +81,8 @@ class _Kit:
     async def within(self, what: Awaitable[T], name: str) -> T:
         """Await with a deadline, so that a hanging engine is named."""
         try:
-            return await asyncio.wait_for(what, self._timeout_s)
+            async with asyncio.timeout(self._timeout_s):
+                return await what
         except TimeoutError:
             raise AssertionError(f"{name}: no answer in {self._timeout_s:g} s") from None
 

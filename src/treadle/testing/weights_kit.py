@@ -92,4 +92,5 @@ class WeightsKit:
         )
 
     async def _within(self, what: Awaitable[T]) -> T:
-        return await asyncio.wait_for(what, self._timeout_s)
+        async with asyncio.timeout(self._timeout_s):
+            return await what

@@ -241,7 +241,8 @@ class TrajectoryStore:
 
     async def _wait(self, name: str, target: int, timeout_s: float) -> None:
         try:
-            await asyncio.wait_for(asyncio.wrap_future(self._reach(target)), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await asyncio.wrap_future(self._reach(target))
         except TimeoutError:
             raise self._late(name, timeout_s) from None
 
