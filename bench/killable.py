@@ -1,6 +1,6 @@
 """A run that can be killed anywhere: the real pipeline and store around a fake engine, environment and learner.
 
-    python -m bench.killable FOLDER JOURNAL [--lag L] [--updates U] [--kill WHERE:N]
+    python -m bench.killable FOLDER JOURNAL [--lag L] [--slack S] [--updates U] [--kill WHERE:N]
 
 It begins, or goes on with what FOLDER holds. The environment and the learner write what they did into JOURNAL, a file
 outside of the run that only ever grows, one write a line. The learner's weights are a digest of everything that it
@@ -153,10 +153,12 @@ def takes(turn: Turn) -> float:
     return min(0.002 * turn.request.stream.at("latency").python().lognormvariate(0.0, 1.0), 0.05)
 
 
-async def run(folder: Path, journal: Journal, killer: Killer, *, lag: int, updates: int) -> None:
+async def run(folder: Path, journal: Journal, killer: Killer, *, lag: int, slack: int, updates: int) -> None:
     """Begin, or go on."""
     clock, rewards = SystemClock(), Rewards(main="correct")
-    config = PipelineConfig(group_size=GROUP, groups_per_update=BATCH, updates=updates, lag=lag, save_every=3)
+    config = PipelineConfig(
+        group_size=GROUP, groups_per_update=BATCH, updates=updates, lag=lag, max_staleness=lag + slack, save_every=3
+    )
     taskset = EchoTaskset(("yes", "no", "other"), data={"turns": 2})
     engine = ScriptedEngine(says, clock=clock, latency=takes)
     trainer = ChainTrainer(journal, killer)
@@ -193,13 +195,14 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("journal", type=Path)
     parser.add_argument("--lag", type=int, default=0)
+    parser.add_argument("--slack", type=int, default=0, help="how far max_staleness is beyond the lag")
     parser.add_argument("--updates", type=int, default=10)
     parser.add_argument("--kill", default="never:1", metavar="WHERE:N")
     args = parser.parse_args()
     journal = Journal(args.journal)
     where, _, number = args.kill.partition(":")
     killer = Killer(journal, where, int(number))
-    asyncio.run(run(args.folder, journal, killer, lag=args.lag, updates=args.updates))
+    asyncio.run(run(args.folder, journal, killer, lag=args.lag, slack=args.slack, updates=args.updates))
     return 0
 
 

@@ -43,10 +43,10 @@ class Stage:
             limits=limits or RolloutLimits(), rewards=rewards or Rewards(), meter=StageMeter(self.clock),
         )
 
-    def groups(self, engine, *, size=4, retries=None, watcher=None, **options) -> GroupPlayer:
+    def groups(self, engine, *, size=4, retries=None, watcher=None, spare=0, **options) -> GroupPlayer:
         return GroupPlayer(
             self.player(engine, **options), size=size, retries=retries or RetryBudget(), seed=Stream(7),
-            watcher=watcher,
+            watcher=watcher, spare=spare,
         )
 
     def group(self, ticket: int = 0) -> Group:

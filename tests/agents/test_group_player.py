@@ -128,6 +128,30 @@ def test_cancelling_a_group_ends_every_member_as_cancelled(stage):
     assert len(watcher.heard) == 3
 
 
+def test_spare_members_let_the_slowest_be_cancelled_once(stage):
+    heard = Watcher()
+    engine = stage.engine(["yes"], latency=lambda turn: 100.0 if turn.rollout.split(".")[1] in "13" else 1.0)
+    group = play(stage, engine, size=4, spare=2, watcher=heard)
+    assert stage.clock.now() == pytest.approx(1.0)
+    assert sorted(r.index for r in group.valid) == [0, 2, 4, 5]
+    assert sorted(status for _, status, _ in heard.heard) == [Status.CANCELLED] * 2 + [Status.OK] * 4
+    assert engine.cancelled == 2
+
+
+def test_spare_members_stand_in_for_failed_ones(stage):
+    engine = stage.engine(lambda turn: EngineError("lost") if turn.rollout.split(".")[1] == "0" else "yes")
+    group = play(stage, engine, size=2, spare=1, retries=RetryBudget(infra=0, env=0))
+    assert [r.index for r in group.valid] == [1, 2]
+    assert {r.outcome.status for r in group.rollouts.values()} == {Status.ERROR, Status.OK}
+
+
+def test_a_group_that_holds_enough_is_not_played_with_spare_members(stage):
+    group = stage.group()
+    play(stage, stage.engine(["yes"]), size=2, group=group)
+    play(stage, engine := stage.engine(["yes"]), size=2, spare=1, group=group)
+    assert engine.requests == []
+
+
 def test_what_a_group_holds_already_is_not_played_again(stage):
     whole = play(stage, stage.engine(["yes"]), size=3)
     group = stage.group()

@@ -11,6 +11,7 @@ from treadle.core.seeds import Stream
 from treadle.pipeline.board import Board
 from treadle.pipeline.checkpoints import MARK, Checkpoints, Mark, begin_at
 from treadle.pipeline.curriculum import ByDifficulty, Place
+from treadle.pipeline.generate import AGAIN_FIRST
 from treadle.pipeline.past import Admission, Past
 from treadle.pipeline.schedule import Recorded, TicketOrder
 from treadle.testing.echo_env import EchoTaskset
@@ -95,6 +96,32 @@ def test_recorded_batches_are_taken_as_they_were(bench):
     loop = bench.set(groups_per_update=2, updates=2, lag=1).loop()
     bench.clock.run(loop.run())
     assert [b["tickets"] for b in bench.trainer.batches] == [[0, 1], [2, 3]]
+
+
+def test_while_batches_are_recorded_nothing_is_given_up_and_the_schedule_hears_of_all(bench):
+    class Hasty(TicketOrder):
+        def evict(self, board):
+            return (1,)
+
+        def closed(self, entry):
+            heard.append(entry.ticket)
+
+    heard = []
+    hasty = Hasty(groups_per_update=1, lag=0)
+    schedule = Recorded(schedule=hasty, batch={1: (0,)}.get)
+    assert schedule.evict(Board(clock=VirtualClock())) == ()
+    assert schedule.evict(Board(clock=VirtualClock(), batches=1)) == (1,)
+    bench.set(groups_per_update=1, updates=1).run(schedule=hasty)
+    assert heard == [0]
+
+
+def test_what_was_interrupted_goes_first_at_the_engine(bench):
+    again = Admission(task="echo-train-1", version=0, place=Place(number=1, cursor=2))
+    bench.ledger.past = Past(admissions={1: again})
+    engine = bench.engine()
+    bench.set(updates=1).run(engine=engine)
+    told = {r.cache.trunk: r.priority for r in engine.requests}
+    assert told == {"t000000": 0, "t000001": 1 - AGAIN_FIRST, "t000002": 2}
 
 
 def test_a_loop_begins_behind_its_mark(bench):

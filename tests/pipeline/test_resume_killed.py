@@ -50,6 +50,17 @@ def test_a_killed_run_trains_what_an_undisturbed_one_trains(tmp_path, undisturbe
         assert told(tmp_path / "run", name, key) == told(reference / "run", name, key)
 
 
+def test_a_run_that_looks_ahead_loses_nothing_and_trains_nothing_twice(tmp_path):
+    options = ("--lag", "1", "--slack", "1", "--updates", str(UPDATES))
+    meant, _ = killed_run(tmp_path, "undisturbed", (), *options)
+    kills = ("event:90", "update:2", "event:21")
+    found, done = killed_run(tmp_path, "run", kills, *options)
+    assert done == list(kills)
+    assert sorted(found.groups) == sorted(meant.groups)
+    for name, key in ONCE[:3]:
+        assert told(tmp_path / "run", name, key) == told(tmp_path / "undisturbed", name, key)
+
+
 def test_what_was_stored_is_trained_again_without_being_played_again(tmp_path, undisturbed):
     options, _, meant = undisturbed
     found, done = killed_run(tmp_path, "run", ("update:3",), *options)

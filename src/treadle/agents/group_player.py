@@ -5,17 +5,23 @@ already, because its run was interrupted, counts as played. Failures of the envi
 budgets of their own; an attempt is a rollout of its own with its own sampling stream, and
 it starts from the same env seed as its siblings: another start would not share their baseline. Members do not
 know each other: whatever happens to one, the others play on.
+
+With spare members more are started than are needed. When `size` of them have ended validly, those that still play are
+cancelled, each once. That cuts off the slow tail, and it favours short rollouts: who is slow is left out of the
+baseline and of the loss. So there are none by default.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from treadle.agents.player import Play, Player
+from treadle.agents.limits import RolloutLimits
+from treadle.agents.player import Play, Priority, no_priority
 from treadle.core.outcome import Retry
+from treadle.core.ports import Clock, Generate
 from treadle.core.seeds import Stream
 from treadle.envs.task import Task
 from treadle.trajectory.group import Group, Rollout
@@ -55,36 +61,84 @@ class NoWatcher:
         """Do nothing."""
 
 
+@dataclass(slots=True, kw_only=True)
+class _Race:
+    """Who still plays of one group, and how many are wanted."""
+
+    wanted: int
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+
+    def ended(self, rollout: Rollout) -> None:
+        """Count a valid one; the last that was wanted cancels those that still play."""
+        self.wanted -= rollout.trains
+        if rollout.trains and self.wanted == 0:
+            for task in self.tasks:
+                if task is not asyncio.current_task():
+                    task.cancel()
+
+
+class Plays(Protocol):
+    """Plays rollouts, many at once: `Player`, or a simulation of one."""
+
+    @property
+    def generate(self) -> Generate:
+        """What it samples from."""
+        ...
+
+    @property
+    def clock(self) -> Clock:
+        """The clock that it waits on."""
+        ...
+
+    @property
+    def limits(self) -> RolloutLimits:
+        """What one rollout may cost."""
+        ...
+
+    async def play(self, group: Group, plan: Play) -> Rollout:
+        """Play one attempt to its end and return it, ended. Raises nothing but CancelledError."""
+        ...
+
+
 class GroupPlayer:
     """Plays whole groups, many at once."""
 
     def __init__(
-        self, player: Player, *, size: int, retries: RetryBudget | None = None, seed: Stream,
-        watcher: RolloutWatcher | None = None,
+        self, player: Plays, *, size: int, retries: RetryBudget | None = None, seed: Stream,
+        watcher: RolloutWatcher | None = None, spare: int = 0,
     ) -> None:
         self.player = player
         self.size = size
         """Rollouts of a group."""
+        self.spare = spare
+        """Rollouts that are started beyond them."""
         self.retries = retries or RetryBudget()
         self.seed = seed
         """Root of all streams: ("ticket", t, "rollout", i, "attempt", a) samples, ("env", t) starts worlds."""
         self.watcher = watcher or NoWatcher()
 
-    async def play(self, group: Group, task: Task, *, priority: int = 0) -> Group:
+    @property
+    def clock(self) -> Clock:
+        """The clock that rollouts are played on."""
+        return self.player.clock
+
+    async def play(self, group: Group, task: Task, *, priority: Priority = no_priority) -> Group:
         """Play all members to their ends. Raises nothing but CancelledError."""
+        race = _Race(wanted=self.size - sum(rollout.trains for rollout in group.rollouts.values()))
         try:
             async with asyncio.TaskGroup() as members:
-                for index in range(self.size):
-                    members.create_task(self._member(group, task, index, priority), name=f"{group.key.id}.{index}")
+                for index in range(self.size + self.spare):
+                    play = self._member(group, task, index, priority, race)
+                    race.tasks.append(members.create_task(play, name=f"{group.key.id}.{index}"))
         finally:
             self.player.generate.release(group.key.id)
         return group
 
-    async def _member(self, group: Group, task: Task, index: int, priority: int) -> None:
+    async def _member(self, group: Group, task: Task, index: int, priority: Priority, race: _Race) -> None:
         ticket = group.key.ticket
         before = [r for r in group.rollouts.values() if r.index == index]
         infra, env = _failures(before)
-        if before and not self.retries.allows(before[-1], infra=infra, env=env):
+        if race.wanted <= 0 or (before and not self.retries.allows(before[-1], infra=infra, env=env)):
             return
         while True:
             attempt = infra + env
@@ -103,6 +157,7 @@ class GroupPlayer:
             again = self.retries.allows(rollout, infra=infra, env=env)
             self.watcher.ended(group, rollout, task, retried=again)
             if not again:
+                race.ended(rollout)
                 return
             if rollout.outcome.rule.retry is Retry.INFRA:
                 await self.player.clock.sleep(self.retries.wait_s * 2 ** (infra - 1))

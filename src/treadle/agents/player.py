@@ -34,6 +34,14 @@ from treadle.envs.task import Task
 from treadle.trajectory.group import Group, Rollout
 from treadle.trajectory.segment import Segment
 
+Priority = Callable[[], int]
+"""Asked before every turn: what the engine is told; smaller is sooner."""
+
+
+def no_priority() -> int:
+    """All alike."""
+    return 0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Play:
@@ -47,8 +55,8 @@ class Play:
     """Equal for all members of a group, so that they start alike."""
     sample_stream: Stream
     """Of this rollout and attempt; turn k draws from its child ("turn", k, "sample")."""
-    priority: int = 0
-    """Handed to the engine; smaller is sooner."""
+    priority: Priority = no_priority
+    """Handed to the engine with every turn."""
 
 
 class Player:
@@ -58,7 +66,7 @@ class Player:
         self, generate: Generate, renderer: Rendering, *, make_host: Callable[[], EnvHost],
         limits: RolloutLimits, rewards: Rewards, meter: StageMeter,
     ) -> None:
-        self.generate = generate
+        self.generate: Generate = generate
         self.renderer = renderer
         self.make_host = make_host
         self.limits = limits
@@ -188,7 +196,7 @@ class _Playing:
             ),
             stream=self.plan.sample_stream.at("turn", turn, "sample"),
             cache=CacheHint(rollout=self.rollout, trunk=self.group.key.id, trunk_len=trunk_len),
-            priority=self.plan.priority,
+            priority=self.plan.priority(),
         )
         what = f"rollout {self.rollout}, turn {turn}, waits for the engine"
         with self.player.meter.busy("generate", self.spent):

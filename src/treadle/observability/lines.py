@@ -31,6 +31,8 @@ class PlainLines:
             "checkpoint.saved": lambda e: f"saved version {text(e, 'version')} to {text(e, 'path')}",
             "rollout.done": _failure,
             "group.dropped": _dropped,
+            "breaker.opened": _breaker,
+            "breaker.closed": lambda e: f"family {text(e, 'family')} works again (group {text(e, 'group')})",
             "wait.expired": lambda e: f"{text(e, 'what')}; {text(e, 'action')}",
             "run.stopping": _stopping,
             "run.done": lambda e: f"{text(e, 'reason')} after {duration(number(e, 'seconds_s'))}",
@@ -126,6 +128,13 @@ def _failure(event: Event) -> str:
     return (
         f"rollout {text(event, 'rollout')} failed ({text(event, 'origin')}, {text(event, 'type')}): "
         f"{text(event, 'message')}{again}"
+    )
+
+
+def _breaker(event: Event) -> str:
+    return (
+        f"family {text(event, 'family')}: {text(event, 'failures')} rollouts in a row failed, the last with "
+        f"{text(event, 'message')}; no new tickets for it until {text(event, 'cool_down_tickets')} others have closed"
     )
 
 

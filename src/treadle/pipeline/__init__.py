@@ -43,12 +43,17 @@ seconds, `_share` is 0..1. A key is left out, or None, where there is nothing to
                         | "cancelled")
     group.trained       group, ticket, version (the one it made), staleness
 
+    breaker.opened      family (gets no new tickets), group (that was one too many), failures (in a row), message
+                        (of the last one), cool_down_tickets (that close before one is tried again)
+    breaker.closed      family, group (in which a rollout worked again)
+
     batch.taken         update, version (before), tickets (in the update's order: "3,4,5"), trains (those of them that
                         are ready)
     update.started      update (1..updates), version (before), groups, tickets
     update.done         update, updates, version (after), groups, dropped, rollouts, reward_mean, reward_std,
                         skipped_tasks (of the batch's tickets), pools.unplayed, pools.hopeless, pools.mixed,
                         pools.mastered (kinds of task met so far, where the curriculum keeps pools),
+                        breaker.open (families without new tickets, when there are any),
                         solved_share (rollouts whose main part reached the bar, dropped groups included),
                         loss, grad_norm, lr, tokens_trained, tokens_generated, tokens_per_s (generated),
                         staleness (worst trained token), staleness_mean, turns_mean, tokens_mean (sampled per rollout),

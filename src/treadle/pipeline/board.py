@@ -88,6 +88,8 @@ class Board:
         self._pass_closed()
         self.entries: dict[int, Entry] = {}
         """Outstanding tickets in order of admission."""
+        self.counts = dict.fromkeys(State, 0)
+        """How many of them are in each state."""
         self.stopping = False
         self.occupied = ""
         """What long work with a deadline of its own is under way (an update, an evaluation); empty when none."""
@@ -97,6 +99,7 @@ class Board:
         """Put the next ticket on the board."""
         assert entry.ticket == self.next_ticket, f"ticket {entry.ticket}, expected {self.next_ticket}"
         self.entries[entry.ticket] = entry
+        self.counts[entry.state] += 1
         self.next_ticket += 1
         self._pass_closed()
         self.touch()
@@ -104,14 +107,23 @@ class Board:
     def move(self, entry: Entry, state: State, *, reason: str = "") -> None:
         """Change a ticket's state; only along the arrows above."""
         assert state in NEXT[entry.state], f"ticket {entry.ticket}: {entry.state} -> {state}"
+        self.counts[entry.state] -= 1
+        self.counts[state] += 1
         entry.state, entry.reason = state, reason
         self.touch()
 
     def remove(self, ticket: int) -> None:
         """Take a finished ticket off the board."""
-        assert not NEXT[self.entries[ticket].state], f"ticket {ticket} is {self.entries[ticket].state}"
+        state = self.entries[ticket].state
+        assert not NEXT[state], f"ticket {ticket} is {state}"
         del self.entries[ticket]
+        self.counts[state] -= 1
         self.touch()
+
+    @property
+    def settled(self) -> int:
+        """Tickets that are ready or dropped and wait for their batch."""
+        return self.counts[State.READY] + self.counts[State.DROPPED]
 
     def _pass_closed(self) -> None:
         while self.next_ticket in self.closed:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from treadle.core.errors import ConfigError
+from treadle.pipeline.counting import InOrder
 from treadle.pipeline.curriculum import CurriculumPlan, InTicketOrder
+from treadle.pipeline.schedule import Bounds, OnStale, SchedulePlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +24,11 @@ class PipelineConfig:
     """Updates that generation may run ahead. 0: every token is sampled by the version that it trains."""
     max_staleness: int | None = None
     """Hard bound on the versions between a trained token (its KV included) and its update; None means `lag`."""
+    on_stale: OnStale = "wait"
+    """What becomes of a ticket that cannot be trained within the bound: `wait` lets the update wait for it before that
+    happens; `drop` gives it up and `mask` trains without its old tokens, and both favour short rollouts."""
+    schedule: SchedulePlan = field(default_factory=InOrder)
+    """Which ready groups make the next batch: `tickets`, `strict`, `freshest`, `shortest` or `learnability`."""
     curriculum: CurriculumPlan = field(default_factory=InTicketOrder)
     """Which task a ticket plays: `tickets` (task number = ticket) or `pools` (kinds that are solved sometimes)."""
     infra_retries: int = 2
@@ -40,6 +47,13 @@ class PipelineConfig:
     """Seconds in which nothing at all may happen before a wait is given up with its name."""
     update_s: float = 3600.0
     """Deadline of one optimiser update or one save."""
+    spare_rollouts: int = 0
+    """Rollouts of a group beyond `group_size`: once so many are valid, those that still run are cancelled. It cuts the
+    slow tail and favours short rollouts, so that it biases what is learned."""
+    breaker_failures: int = 0
+    """Failed rollouts in a row after which a task family gets no new tickets for a while; 0 never does that."""
+    breaker_tickets: int = 32
+    """Tickets that close before one of such a family is tried again."""
     failed_batches: int = 3
     """Batches in a row that were lost to failed rollouts, after which the run stops with the last failure."""
 
@@ -47,6 +61,7 @@ class PipelineConfig:
         least = {
             "group_size": 1, "groups_per_update": 1, "updates": 0, "lag": 0, "infra_retries": 0, "env_retries": 0,
             "evaluate_every": 0, "save_every": 0, "keep_checkpoints": 1, "failed_batches": 1,
+            "spare_rollouts": 0, "breaker_failures": 0, "breaker_tickets": 0,
         }
         for key, low in least.items():
             if getattr(self, key) < low:
@@ -66,6 +81,14 @@ class PipelineConfig:
     def staleness_bound(self) -> int:
         """`max_staleness`, or `lag` when it is None."""
         return self.lag if self.max_staleness is None else self.max_staleness
+
+    @property
+    def bounds(self) -> Bounds:
+        """What the schedule has to keep to."""
+        return Bounds(
+            groups_per_update=self.groups_per_update, lag=self.lag, max_staleness=self.staleness_bound,
+            on_stale=self.on_stale,
+        )
 
     @property
     def permits(self) -> int:

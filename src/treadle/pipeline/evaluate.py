@@ -26,7 +26,7 @@ class EvaluatePump:
         """Judge groups until the run is cancelled or every ticket was judged."""
         while board.batches < self.config.updates:
             await board.until(
-                lambda: bool(self._waiting(board)) or board.batches >= self.config.updates,
+                lambda: board.counts[State.GENERATED] > 0 or board.batches >= self.config.updates,
                 what="evaluate pump waits for a generated group", stall_s=self.config.stall_s,
             )
             for entry in self._waiting(board):

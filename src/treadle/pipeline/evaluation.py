@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from treadle.agents.group_player import GroupPlayer
+from treadle.agents.player import Priority
 from treadle.core.errors import ConfigError, EngineError
 from treadle.core.events import Value
 from treadle.envs.task import Task, Taskset, size_of, task_of
@@ -128,6 +129,11 @@ class Evaluation:
         )
 
 
+def _behind(number: int) -> Priority:
+    """The place of this task behind all training."""
+    return lambda: LOW_PRIORITY + number
+
+
 class Evaluator:
     """Evaluates the policy of now. `player` plays groups of one with the evaluation's own limits and seed."""
 
@@ -149,7 +155,7 @@ class Evaluator:
 
         Raises EngineError when the version moved meanwhile, EnvError or InfraError when nothing could be scored.
         """
-        clock = self.player.player.clock
+        clock = self.player.clock
         began, version = clock.now(), self.version()
         size = size_of(self.taskset, self.config.split)
         count = tasks or self.config.tasks
@@ -182,7 +188,7 @@ class Evaluator:
             group = self.ledger.past.group(key, self.sink)
             self.ledger.opened(group, task)
             try:
-                await self.player.play(group, task, priority=LOW_PRIORITY + number)
+                await self.player.play(group, task, priority=_behind(number))
             except BaseException:  # given up, whatever the reason; it is raised again
                 self.ledger.forget(group)
                 raise

@@ -61,7 +61,7 @@ class GeneratePump:
     @property
     def clock(self) -> Clock:
         """The clock of the run."""
-        return self.player.player.clock
+        return self.player.clock
 
     async def run(self, board: Board, permits: Permits) -> None:
         """Start every ticket of the run, then wait for the last group."""
@@ -115,8 +115,11 @@ class GeneratePump:
             board.move(entry, State.DROPPED, reason="cancelled")
             self.ledger.judged(entry)
             return
-        priority = self.schedule.priority(board, entry.ticket)
-        priority -= AGAIN_FIRST if self.past.admission(entry.ticket) is not None else 0
+        sooner = 0 if self.past.admission(entry.ticket) is None else AGAIN_FIRST
+
+        def priority() -> int:
+            return self.schedule.priority(board, entry.ticket) - sooner
+
         async with asyncio.TaskGroup() as one:  # a task of its own, so that it can be given up alone
             task = one.create_task(self.player.play(entry.group, entry.task, priority=priority))
             self._playing[entry.ticket] = task

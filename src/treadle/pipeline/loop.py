@@ -26,6 +26,7 @@ from treadle.core.errors import DeadlineExceeded
 from treadle.core.ports import Statistics
 from treadle.envs.task import Taskset
 from treadle.pipeline.board import Board, State
+from treadle.pipeline.breaker import Breaker
 from treadle.pipeline.checkpoints import Checkpoints, Mark
 from treadle.pipeline.config import PipelineConfig
 from treadle.pipeline.curriculum import Curriculum, TicketTasks
@@ -36,7 +37,7 @@ from treadle.pipeline.generate import GeneratePump, Room
 from treadle.pipeline.ledger import Ledger
 from treadle.pipeline.permits import Permits
 from treadle.pipeline.placebo import RewardTransform
-from treadle.pipeline.schedule import Recorded, Schedule, TicketOrder
+from treadle.pipeline.schedule import Recorded, Schedule
 from treadle.pipeline.trainer import BlockingThread, Trainer
 from treadle.pipeline.update import UpdatePump
 from treadle.trajectory.group import Group, Sink
@@ -63,7 +64,7 @@ class LoopParts:
     checkpoints: Checkpoints | None = None
     """None saves nothing."""
     schedule: Schedule | None = None
-    """None takes strict ticket order."""
+    """None takes the one that the config names."""
     curriculum: Curriculum | None = None
     """None plays the taskset's tasks in ticket order."""
     sink: Sink | None = None
@@ -106,12 +107,12 @@ class Loop:
         self.permits = Permits(config.permits)
         ledger = parts.ledger
         self.board = Board(
-            clock=parts.player.player.clock, version=parts.trainer.version, batches=parts.begin.update,
+            clock=parts.player.clock, version=parts.trainer.version, batches=parts.begin.update,
             closed=frozenset(ticket for k in range(parts.begin.update) for ticket in self._batch(k + 1)),
         )
-        order = parts.schedule or TicketOrder(groups_per_update=config.groups_per_update, lag=config.lag)
+        order = parts.schedule or config.schedule.begin(config.bounds, rewards=ledger.rewards)
         schedule = Recorded(schedule=order, batch=ledger.past.batch)
-        self.curriculum = curriculum = parts.curriculum or TicketTasks(parts.taskset)
+        self.curriculum = curriculum = self._curriculum()
         if parts.begin.curriculum:
             curriculum.restore(parts.begin.curriculum)
         if parts.checkpoints is not None:
@@ -173,6 +174,14 @@ class Loop:
         states = [entry.state for entry in self.board.entries.values()]
         counts = {f"tickets_{state}": float(states.count(state)) for state in State}
         return Statistics(values={**self.permits.statistics().values, **counts})
+
+    def _curriculum(self) -> Curriculum:
+        """What tickets are taken from, the circuit breaker included."""
+        config, inner = self.config, self.parts.curriculum or TicketTasks(self.parts.taskset)
+        if not config.breaker_failures:
+            return inner
+        tell = self.parts.ledger.tell
+        return Breaker(inner=inner, failures=config.breaker_failures, cool_down=config.breaker_tickets, tell=tell)
 
     def _batch(self, update: int) -> Sequence[int]:
         """The tickets that an update before the checkpoint took; in ticket order where the ledger lost its word."""

@@ -37,7 +37,8 @@ from treadle.trajectory.store_remains import Remains
 ONCE = {
     "coldstart.demos": "", "coldstart.update": "update", "group.admitted": "ticket", "group.ready": "ticket",
     "group.dropped": "ticket", "group.trained": "ticket", "batch.taken": "update", "update.started": "update",
-    "update.done": "update", "update.skipped": "update", "rollout.done": "rollout",
+    "update.done": "update", "update.skipped": "update", "rollout.done": "rollout", "breaker.opened": "group",
+    "breaker.closed": "group",
 }
 """Facts that the ledger holds once, and what tells one from another."""
 DEMONSTRATION, TICKET, FINAL = (re.compile(pattern) for pattern in (r"demo-\d+", r"t\d+", r"final-\d+"))

@@ -1,18 +1,43 @@
 """Schedules: which ticket starts, which goes first, which tickets make the next batch, which are given up.
 
-The default is strict ticket order: batch k is made of tickets k*B .. k*B+B-1, whatever finished first. A ticket may
-start when its batch is at most `lag` batches away, so between its admission and its update at most `lag` versions
-pass, whatever the latencies are: the bound needs no dropping and does not select against long rollouts. A dropped
-ticket keeps its permit until its batch is taken; were it given back at once, a later ticket could start too early.
+A schedule is one small object that reads the board. What a recipe says about it is a plan (`pipeline.schedule`, by
+name); the plan makes the object when a loop begins.
+
+`TicketOrder` is the plainest: batch k is made of tickets k*B .. k*B+B-1, whatever finished first. A ticket may start
+when its batch is at most `lag` batches away, so between its admission and its update at most `lag` versions pass,
+whatever the latencies are: the bound needs no dropping and does not select against long rollouts. A dropped ticket
+keeps its permit until its batch is taken; were it given back at once, a later ticket could start too early.
+`treadle.pipeline.counting` looks further ahead under the same bound.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Literal, Protocol
 
-from treadle.pipeline.board import Board
+from treadle.agents.limits import Rewards
+from treadle.pipeline.board import Board, Entry
+
+OnStale = Literal["wait", "drop", "mask"]
+"""What becomes of a ticket that cannot be trained within the bound: the update waits for it before that happens; or it
+is given up; or it trains without the tokens that are too old."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """What every schedule has to keep to."""
+
+    groups_per_update: int
+    lag: int
+    """Batches that admission may run ahead."""
+    max_staleness: int
+    """Batches that may pass between a ticket's admission and its own batch; at least `lag`."""
+    on_stale: OnStale = "wait"
+
+    def may_start(self, board: Board) -> bool:
+        """Whether the next ticket is at most `lag` batches ahead of the one that is gathered now."""
+        return board.next_ticket < (board.batches + self.lag + 1) * self.groups_per_update
 
 
 class Schedule(Protocol):
@@ -23,7 +48,7 @@ class Schedule(Protocol):
         ...
 
     def priority(self, board: Board, ticket: int) -> int:
-        """What the engine is told; smaller is sooner."""
+        """What the engine is told; smaller is sooner. Asked again at every turn."""
         ...
 
     def select(self, board: Board) -> tuple[int, ...] | None:
@@ -32,6 +57,20 @@ class Schedule(Protocol):
 
     def evict(self, board: Board) -> tuple[int, ...]:
         """Tickets that are given up: what still runs of them is cancelled, and they are settled as dropped."""
+        ...
+
+    def closed(self, entry: Entry) -> None:
+        """Hear of a ticket whose batch was taken, in ticket order: what estimates are made of."""
+        ...
+
+
+class SchedulePlan(Protocol):
+    """What a recipe says about the schedule."""
+
+    name: ClassVar[str]
+
+    def begin(self, bounds: Bounds, *, rewards: Rewards) -> Schedule:
+        """A schedule that has seen nothing yet."""
         ...
 
 
@@ -52,6 +91,8 @@ class TicketOrder:
 
     def select(self, board: Board) -> tuple[int, ...] | None:
         """The next B tickets, once all of them are settled."""
+        if board.settled < self.groups_per_update:
+            return None
         first = board.batches * self.groups_per_update
         wanted = range(first, first + self.groups_per_update)
         if all(ticket in board.entries and board.entries[ticket].settled for ticket in wanted):
@@ -62,6 +103,19 @@ class TicketOrder:
         """Nothing is ever given up."""
         return ()
 
+    def closed(self, entry: Entry) -> None:
+        """Nothing is learned."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strictly:
+    """Batch k is tickets k*B .. k*B+B-1."""
+
+    name: ClassVar[str] = "strict"
+
+    def begin(self, bounds: Bounds, *, rewards: Rewards) -> Schedule:
+        """Needs the pace only."""
+        return TicketOrder(groups_per_update=bounds.groups_per_update, lag=bounds.lag)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
@@ -88,5 +142,9 @@ class Recorded:
         return wanted if settled else None
 
     def evict(self, board: Board) -> tuple[int, ...]:
-        """As the schedule says."""
-        return self.schedule.evict(board)
+        """As the schedule says, once all recorded batches are taken: what was given up before them is known."""
+        return () if self.batch(board.batches + 1) is not None else self.schedule.evict(board)
+
+    def closed(self, entry: Entry) -> None:
+        """Let the schedule hear."""
+        self.schedule.closed(entry)

@@ -5,7 +5,7 @@ gives the batch's permits back. The step itself runs in the blocking thread, so 
 
 Staleness is the learner's version at the update minus the oldest version among the trained tokens and the KV they were
 computed on. It is bounded here, at selection, whatever the schedule did: a group past the bound is dropped, reason
-`stale`.
+`stale`. Where `on_stale` is `mask`, it trains without what is too old, and is dropped only when nothing else is left.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from treadle.pipeline.ledger import Ledger
 from treadle.pipeline.permits import Permits
 from treadle.pipeline.placebo import RewardTransform
 from treadle.pipeline.schedule import Schedule
+from treadle.pipeline.stale import masked
 from treadle.pipeline.statistics import BatchReport, Pace
 from treadle.pipeline.trainer import BlockingThread, Trainer, TrainReport
+from treadle.trajectory.group import Group
 
 if TYPE_CHECKING:  # the room's own namespace needs torch
     from treadle.inference.port import Engine
@@ -65,7 +67,7 @@ class UpdatePump:
 
     async def take(self, board: Board, permits: Permits, batch: Sequence[Entry]) -> None:
         """Train a batch, close its tickets, give its permits back."""
-        ready = self._bounded(board, batch)
+        ready, groups = self._bounded(board, batch)
         number = board.batches + 1
         self.ledger.taken(number, batch, ready, version=self.trainer.version)
         report: TrainReport | None = None
@@ -74,11 +76,12 @@ class UpdatePump:
             self.ledger.tell("update.started", {
                 "update": number, "version": self.trainer.version, "groups": len(ready), "tickets": len(batch),
             })
-            staleness = [self._staleness(entry) for entry in ready]
+            staleness = [self._staleness(group) for group in groups]
             self.worst_staleness = max(self.worst_staleness, *staleness)
-            report = await self._train(board, number, ready)
+            report = await self._train(board, number, groups)
         for entry in sorted(batch, key=lambda entry: entry.ticket):
             self.curriculum.learn(entry.task, entry.group)
+            self.schedule.closed(entry)
         board.learned = number
         if report is not None:
             await self._load(board, number, report.version)
@@ -95,13 +98,13 @@ class UpdatePump:
         board.touch()
         self._give_up_on_failures(number, batch)
 
-    async def _train(self, board: Board, number: int, ready: Sequence[Entry]) -> TrainReport:
-        groups = [entry.group if self.transform is None else self.transform(entry.group) for entry in ready]
+    async def _train(self, board: Board, number: int, groups: Sequence[Group]) -> TrainReport:
+        chosen = groups if self.transform is None else [self.transform(group) for group in groups]
         board.occupied = f"update {number}"
         try:
             with self.ledger.meter.busy("update"):
                 return await self.thread.call(
-                    board.occupied, lambda: self.trainer.train(groups), deadline_s=self.config.update_s
+                    board.occupied, lambda: self.trainer.train(chosen), deadline_s=self.config.update_s
                 )
         finally:
             board.occupied = ""
@@ -119,21 +122,31 @@ class UpdatePump:
             board.occupied = ""
         assert loaded == version, f"the engine serves version {loaded}, the learner made {version}"
 
-    def _bounded(self, board: Board, batch: Sequence[Entry]) -> list[Entry]:
-        """The ready groups of a batch that are within the bound; the others are dropped here."""
-        kept = []
+    def _bounded(self, board: Board, batch: Sequence[Entry]) -> tuple[list[Entry], list[Group]]:
+        """The ready tickets of a batch and what trains of their groups; what is past the bound is dropped here."""
+        kept, groups = [], []
         for entry in batch:
             if entry.state is not State.READY:
                 continue
-            if self._staleness(entry) > self.config.staleness_bound:
+            group = self._within(entry.group)
+            if group is None:
                 board.move(entry, State.DROPPED, reason="stale")
                 self.ledger.judged(entry)
             else:
                 kept.append(entry)
-        return kept
+                groups.append(group)
+        return kept, groups
 
-    def _staleness(self, entry: Entry) -> int:
-        oldest = entry.group.oldest_version
+    def _within(self, group: Group) -> Group | None:
+        """What of a group is within the bound; None when nothing is, or nothing may be left out."""
+        if self._staleness(group) <= self.config.staleness_bound:
+            return group
+        if self.config.on_stale != "mask":
+            return None
+        return masked(group, oldest=self.trainer.version - self.config.staleness_bound)
+
+    def _staleness(self, group: Group) -> int:
+        oldest = group.oldest_version
         return 0 if oldest is None else self.trainer.version - oldest
 
     def _report(

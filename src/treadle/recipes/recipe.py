@@ -28,6 +28,8 @@ from treadle.pipeline.coldstart import ColdStartConfig
 from treadle.pipeline.config import PipelineConfig
 from treadle.pipeline.curriculum import CURRICULA, CurriculumPlan
 from treadle.pipeline.evaluation import EvaluationConfig
+from treadle.pipeline.orders import SCHEDULES
+from treadle.pipeline.schedule import SchedulePlan
 from treadle.recipes.world import WorldPort
 
 
@@ -127,6 +129,6 @@ def _sum_const() -> SeqSumConst:
 
 NAMES: Names = {
     CreditRule: _table(RULES), Loss: _table(LOSSES), Aggregation: _table(AGGREGATIONS),
-    CurriculumPlan: _table(CURRICULA),
+    CurriculumPlan: _table(CURRICULA), SchedulePlan: _table(SCHEDULES),
 }
-"""What the fields of `Algorithm`, and `pipeline.curriculum`, may be set to by name."""
+"""What the fields of `Algorithm`, `pipeline.curriculum` and `pipeline.schedule` may be set to by name."""

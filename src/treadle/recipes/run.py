@@ -320,7 +320,9 @@ class Run:
             self._saver.newest = self._begin[0]
         loop = Loop(recipe.pipeline, LoopParts(
             taskset=self.tools.taskset,
-            player=self._players(recipe.pipeline.group_size, recipe.limits, self._seed),
+            player=self._players(
+                recipe.pipeline.group_size, recipe.limits, self._seed, spare=recipe.pipeline.spare_rollouts
+            ),
             trainer=trainer, engine=self.engine, ledger=self.ledger, thread=self.thread,
             filters=default_filters(
                 recipe.pipeline, rewards=recipe.rewards, min_rollouts=algorithm.rule.min_rollouts
@@ -347,13 +349,13 @@ class Run:
 
     # -- parts -------------------------------------------------------------------------------------------------
 
-    def _players(self, size: int, limits: RolloutLimits, seed: Stream) -> GroupPlayer:
+    def _players(self, size: int, limits: RolloutLimits, seed: Stream, *, spare: int = 0) -> GroupPlayer:
         player = Player(
             self.engine, self.tools.renderer, make_host=self.tools.make_host, limits=limits,
             rewards=self.recipe.rewards, meter=self.ledger.meter,
         )
         retries = RetryBudget(infra=self.recipe.pipeline.infra_retries, env=self.recipe.pipeline.env_retries)
-        return GroupPlayer(player, size=size, retries=retries, seed=seed, watcher=self.ledger)
+        return GroupPlayer(player, size=size, retries=retries, seed=seed, watcher=self.ledger, spare=spare)
 
     def _checkpoints(self, trainer: LearnerTrainer) -> Checkpoints:
         return Checkpoints(
