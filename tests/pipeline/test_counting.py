@@ -241,7 +241,9 @@ def test_looking_ahead_goes_on_while_one_group_is_slow(bench):
     bench.latency = slow
     bench.set(lag=1, max_staleness=2, groups_per_update=1, updates=4).run()
     assert [batch["tickets"] for batch in bench.trainer.batches] == [[1], [0], [2], [3]]
-    assert [batch["version"] - min(batch["oldest"]) for batch in bench.trainer.batches] == [0, 1, 1, 0]
+    stale = [batch["version"] - min(batch["oldest"]) for batch in bench.trainer.batches]
+    assert stale[:3] == [0, 1, 1]
+    assert stale[3] <= 1  # ticket 3 is admitted while an update ends: before or after its new version
 
 
 def test_under_drop_nobody_waits_for_what_is_too_late(bench):
