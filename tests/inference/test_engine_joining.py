@@ -12,6 +12,7 @@ import pytest
 from treadle.core.errors import EngineError
 from treadle.core.ports import CacheHint, Completion, Request
 from treadle.core.seeds import Stream
+from treadle.inference.flight import prepare
 
 Lab = Any
 
@@ -139,8 +140,9 @@ async def test_who_waits_for_a_stem_goes_on_when_its_makers_give_up(lab: Lab) ->
         with lab.policy.gate.write("test"):
             tasks = [asyncio.ensure_future(engine.generate(r)) for r in (first, second)]
             await lab.turn(3)
-        while not lab.counts(engine, "steps")[0]:
-            await lab.turn()
+        async with asyncio.timeout(30):
+            while not lab.counts(engine, "steps")[0]:
+                await lab.turn()
         tasks[0].cancel()
         done = await lab.soon(tasks[1])
     assert right(lab, [second], [done])
@@ -262,3 +264,20 @@ async def test_tokens_keep_their_own_streams(lab: Lab) -> None:
     ordered = [first[u] for u in sorted(first)]
     assert ordered == sorted(ordered)  # one CDF, read at eight numbers
     assert right(lab, requests, done)
+
+
+async def test_who_is_admitted_before_memory_runs_out_stands_in_order(lab: Lab) -> None:
+    worker = lab.engine(context=1024, max_batch_tokens=64, kv_budget_tokens=4096)._worker  # never started
+    scheduler, delivered = worker.scheduler, list[object]()
+
+    def submit(seed: int, priority: int) -> None:
+        request = lab.ask(lab.ids(900, seed), f"r{seed}", priority=priority)
+        scheduler.submit(prepare(request, context=1024, vocab=259, can_decode=False, deliver=delivered.append))
+
+    submit(0, 5)
+    scheduler.plan(0)
+    for seed in range(1, 5):  # a row of 1024 each: three more fit, the last one does not
+        submit(seed, 5 - seed)
+    scheduler.plan(0)
+    assert [flight.order[0] for flight in scheduler.running] == [1, 2, 3, 5]
+    assert (scheduler.waiting, delivered) == (1, [])

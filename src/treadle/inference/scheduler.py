@@ -160,18 +160,18 @@ class Scheduler:
         return rows
 
     def _admit(self, version: int) -> None:
-        twins: dict[tuple[float, bytes], Flight] = {}
-        if self._waiting and not self.paused:
-            twins = {_tokens(f): f for f in self.running}
-        while self._waiting and len(self.running) < self.config.slots and not self.paused:
+        if not self._waiting or self.paused or len(self.running) >= self.config.slots:
+            return
+        twins = {_tokens(f): f for f in self.running}
+        while self._waiting and len(self.running) < self.config.slots:
             if self._short and self.running:
-                return
+                break
             flight = self._waiting[0][1]
             twin = twins.setdefault(_tokens(flight), flight)
             if twin is flight:
                 context = self.cache.open(flight.ids[: flight.count], flight.request.cache, version)
                 if context is None:
-                    return
+                    break
             else:
                 context = _context(twin)
                 self.cache.join(context, flight.key)

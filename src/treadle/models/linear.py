@@ -1,7 +1,8 @@
 """Linear layers on the CPU, through the faster of the two libraries that PyTorch carries.
 
-PyTorch sends float32 products to MKL. For the tall, thin products of a decoding step, and for a large output head at
-any size, oneDNN's inner product makes better use of the caches: 1.2 to 1.9 times on the processors that were measured.
+PyTorch sends float32 products to MKL. For the thin products of a decoding step, and for a large output head at any
+size, oneDNN's inner product can make better use of the caches. On an AMD EPYC with two threads and the shapes of a
+135M model it was 1.0 to 1.4 times as fast for the layers at 32 to 128 rows, and 1.2 to 1.9 times for the head.
 It reads the same weights in place and needs no copy of them. `quicken` makes every plain linear layer of a module
 take it where no gradient is recorded; a layer that records gradients, or is not float32 on the CPU, stays as it is.
 Names and parameters of the module do not change.
