@@ -209,3 +209,28 @@ def test_checkpoints_without_a_readable_mark_and_half_written_ones_are_passed_ov
     assert (start, mark.update) == (tmp_path / "version-000001", 1)
     assert ["version-000003" in said[0], "version-000002" in said[1], len(said)] == [True, True, 2]
     assert not list(tmp_path.glob(".*"))
+
+
+async def test_a_mark_tells_of_nothing_that_the_ledger_may_not_hold(tmp_path, bench):
+    class Saving:
+        version = 1
+
+        def save(self, folder, *, beside):
+            folder.mkdir()
+            (folder / MARK).write_text(beside[MARK])
+
+    class Admitting:
+        """While it settles, another ticket is admitted: its row is not in what is settled."""
+
+        cursor = 3
+
+        async def settle(self):
+            self.cursor += 1
+
+    books = Admitting()
+    checkpoints = Checkpoints(
+        tmp_path / "saved", trainer=Saving(), thread=bench.thread, ledger=bench.ledger, books=books
+    )
+    checkpoints.mark = lambda: Mark(stage="rl", update=1, curriculum={"cursor": books.cursor})
+    saved = await checkpoints.save(update=1)
+    assert (Mark.read(saved).curriculum, books.cursor) == ({"cursor": 3}, 4)

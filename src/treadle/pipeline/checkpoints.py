@@ -85,9 +85,9 @@ class Checkpoints:
             return target
         clock = self.ledger.meter.clock
         began = clock.now()
+        mark = self.mark()  # first: what is admitted while the books settle is in neither of the two, or in the ledger
         if self.books is not None:
             await self.books.settle()
-        mark = self.mark()
         await self.thread.call(
             f"checkpoint of version {version}", lambda: self._write(target, mark), deadline_s=self.deadline_s
         )
