@@ -91,6 +91,22 @@ def test_worth_is_what_a_beta_binomial_says(solved, unsolved, size):
     assert Pool(solved=solved, played=solved + unsolved).worth(size) == pytest.approx(1 - same, abs=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("solved", "played", "headroom", "worth"),
+    [(0, 0, 1, 9949 / 32768), (0, 0, 2, 9949 / 65536), (4, 8, 1, 0.47733), (0, 8, 1, 0.27138), (8, 8, 1, 0.01596)],
+)
+def test_headroom_weighs_worth_with_what_is_still_unsolved(solved, played, headroom, worth):
+    assert Pool(solved=solved, played=played).worth(8, headroom) == pytest.approx(worth, abs=5e-5)
+
+
+def test_with_headroom_rarely_solved_kinds_come_before_those_solved_nearly_always():
+    pools = {"never": (1, 16), "always": (15, 16), "some": (8, 16)}
+    even, uneven = holding(begin(), pools), holding(begin(headroom=1), pools)
+    share = [one.worth(one.pools["never", "easy"]) / one.worth(one.pools["always", "easy"]) for one in (even, uneven)]
+    assert share[0] == pytest.approx(1)
+    assert share[1] > 4
+
+
 def test_before_anything_is_learned_tasks_come_in_ticket_order():
     curriculum = begin()
     chosen = [curriculum.choose(ticket) for ticket in range(30)]

@@ -13,8 +13,9 @@ world paid them, before any transform.
 `TicketTasks` plays task t as ticket t. `DifficultyPools` walks the same order and passes over tasks of kinds that the
 policy lately always or never solved: their groups would have nothing to compare, so they would be generated only to be
 dropped. Tasks of one family and level are one pool. Its worth is the chance that its next group has something to
-compare, given the rollouts that it remembers; a task is taken with the chance (worth of its pool) / (worth of the best
-pool that was met). Pools of equal worth are thus taken in the taskset's order, and a single pool is never skipped.
+compare, given the rollouts that it remembers, times a power of the share that is still unsolved; a task is taken with
+the chance (worth of its pool) / (worth of the best pool that was met). Pools of equal worth are thus taken in the
+taskset's order, and a single pool is never skipped.
 """
 
 from __future__ import annotations
@@ -124,12 +125,17 @@ class ByDifficulty:
     """What a pool's counts are multiplied with at each new group of it; 1 never forgets."""
     floor: float = 0.1
     """Least worth of a pool: none is ever given up."""
+    headroom: float = 0.0
+    """Power of the unsolved share in a pool's worth. 0 asks only whether a group would compare; 1 also asks how much is
+    left to win there, so that kinds that are solved one time in twenty come before those solved nineteen times."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.memory <= 1:
             raise ConfigError(f"curriculum.memory: got {self.memory}, expected a factor in [0, 1]")
         if not 0 < self.floor <= 1:
             raise ConfigError(f"curriculum.floor: got {self.floor}, expected a chance in (0, 1]")
+        if not self.headroom >= 0:
+            raise ConfigError(f"curriculum.headroom: got {self.headroom}, expected a power >= 0")
 
     def begin(self, taskset: Taskset, *, group_size: int, rewards: Rewards, seed: Stream) -> Curriculum:
         """No pool is known yet."""
@@ -179,10 +185,12 @@ class Pool:
     played: float = 0.0
     """Rollouts that ended validly; older groups count less."""
 
-    def worth(self, group_size: int) -> float:
-        """Chance that so many further rollouts are neither all solved nor all unsolved (beta-binomial)."""
+    def worth(self, group_size: int, headroom: float = 0.0) -> float:
+        """Chance that so many further rollouts are neither all solved nor all unsolved (beta-binomial), times the
+        expected unsolved share to the power of `headroom`."""
         yes, no = self.solved + PRIOR, self.played - self.solved + PRIOR
-        return max(0.0, 1 - _all(yes, no, group_size) - _all(no, yes, group_size))
+        mixed = max(0.0, 1 - _all(yes, no, group_size) - _all(no, yes, group_size))
+        return mixed * math.pow(no / (yes + no), headroom)
 
     @property
     def kind(self) -> str:
@@ -217,8 +225,8 @@ class DifficultyPools:
         """By family and level; those that were met so far."""
 
     def worth(self, pool: Pool) -> float:
-        """Chance that the pool's next group has something to compare, at least the floor."""
-        return max(self.config.floor, pool.worth(self.group_size))
+        """What the pool's next group promises, at least the floor."""
+        return max(self.config.floor, pool.worth(self.group_size, self.config.headroom))
 
     def choose(self, ticket: int) -> Choice:
         """The next task in the taskset's order that its draw lets through."""
