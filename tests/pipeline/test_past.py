@@ -74,7 +74,7 @@ def test_what_a_stop_gave_up_is_played_again_and_what_the_schedule_gave_up_is_no
         store.event("group.dropped", {"ticket": ticket, "reason": "cancelled"})
     store.event("batch.taken", {"update": 1, "tickets": "0"})
     past, remains = past_of(store)
-    assert past.given_up == {0}
+    assert past.given_up == {0: "cancelled"}
     assert past.told("group.dropped", {"ticket": 0})
     assert not past.told("group.dropped", {"ticket": 1})
     assert remains.events == (4,)

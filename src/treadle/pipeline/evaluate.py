@@ -27,7 +27,7 @@ class EvaluatePump:
         while board.batches < self.config.updates:
             await board.until(
                 lambda: board.counts[State.GENERATED] > 0 or board.batches >= self.config.updates,
-                what="evaluate pump waits for a generated group", stall_s=self.config.stall_s,
+                what="evaluate pump waits for a generated group", stall_s=self.config.follow_s,
             )
             for entry in self._waiting(board):
                 reason = first_reason(self.filters, entry.group)

@@ -96,12 +96,23 @@ class Recipe:
                 f"limits.max_context={self.limits.max_context} contradicts engine.context={self.engine.context}: "
                 "expected at most the engine's context"
             )
+        silent, call_s = self.pipeline.watchdog.rollout_s, self._longest_call_s
+        if silent is not None and silent <= call_s:
+            raise ConfigError(
+                f"pipeline.watchdog.rollout_s={silent:g} contradicts limits.generate_s and host: one call of a rollout may "
+                f"take {call_s:g} s, and it must not be cancelled before; set it to more, or to none"
+            )
         size, rule = self.pipeline.group_size, self.algorithm.rule
         if size < rule.min_rollouts:
             raise ConfigError(
                 f"pipeline.group_size={size} contradicts algorithm.rule={rule.name}: it compares siblings and needs at "
                 f"least {rule.min_rollouts} rollouts a group"
             )
+
+    @property
+    def _longest_call_s(self) -> float:
+        """The largest limit of one call of engine, environment or grader; tools have their own beside it."""
+        return max(self.limits.generate_s, self.host.setup_s, self.host.step_s, self.host.score_s)
 
     def changed(self, overrides: Mapping[str, object]) -> Recipe:
         """This recipe with dotted keys set. Raises ConfigError naming key, got and expected."""
