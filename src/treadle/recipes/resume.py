@@ -14,6 +14,7 @@ from pathlib import Path
 from treadle.core.config import read_toml
 from treadle.core.errors import ConfigError, StoreError
 from treadle.models.policy import Policy
+from treadle.pipeline.checksums import verify
 from treadle.recipes.catalog import find
 from treadle.recipes.folder import RunFolder
 from treadle.recipes.recipe import Recipe
@@ -61,11 +62,15 @@ def require_writable(folder: RunFolder) -> None:
 
 
 def load_weights(policy: Policy, weights: Path) -> None:
-    """Load a learner's checkpoint, with its version, or a plain model folder. Raises StoreError, ModelError."""
+    """Load a learner's checkpoint, with its version, or a plain model folder. Raises StoreError, ModelError.
+
+    A checkpoint with checksums must be what was written; one without, and a plain folder, are taken as they are.
+    """
     whole = weights / "learner.json"
     if not whole.is_file():
         policy.restore(weights, version=policy.version)
         return
+    verify(weights)
     try:
         version = int(json.loads(whole.read_text(encoding="utf-8"))["version"])
     except (OSError, ValueError, KeyError, TypeError) as error:
