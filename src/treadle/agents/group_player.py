@@ -125,6 +125,10 @@ class GroupPlayer:
         """The clock that rollouts are played on."""
         return self.player.clock
 
+    def made_since(self, moment: float) -> bool:
+        """Whether somebody who plays now made a segment after this clock time."""
+        return any(leash.made and leash.since > moment for leash in self.playing.values())
+
     async def play(self, group: Group, task: Task, *, priority: Priority = no_priority) -> Group:
         """Play all members to their ends. Raises nothing but CancelledError."""
         race = _Race(wanted=self.size - sum(rollout.trains for rollout in group.rollouts.values()))

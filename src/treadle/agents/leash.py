@@ -29,6 +29,8 @@ class Leash:
     """Clock time of its last segment; of its start before the first."""
     quiet_since: float
     """The same for all attempts of its member, those that were given up included."""
+    made: bool = False
+    """Whether this attempt has made one."""
     waits_for: str = "environment"
     """`engine`, `environment` or `grader`."""
     outcome: Outcome | None = None
@@ -44,6 +46,7 @@ class Leash:
 
     def beat(self) -> None:
         """It made a segment."""
+        self.made = True
         self.since = self.quiet_since = self.clock.now()
 
     def cut(self, outcome: Outcome) -> bool:

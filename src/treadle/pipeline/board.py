@@ -101,6 +101,8 @@ class Board:
         """Tickets that their batch goes without: they are given up and dropped, reason `late`."""
         self.waits: dict[str, float] = {}
         """Who waits on the board for what, and since when."""
+        self.made_since: Callable[[float], bool] = lambda moment: False
+        """Whether a segment was made since that clock time; asked before a wait is given up. Who plays sets it."""
         self.stopping = False
         self.occupied = ""
         """What long work with a deadline of its own is under way (an update, an evaluation); empty when none."""
@@ -151,9 +153,10 @@ class Board:
         self.touch()
 
     async def until(self, ready: Callable[[], bool], *, what: str, stall_s: float) -> None:
-        """Wait until `ready()`. Raises DeadlineExceeded when nothing at all happens on the board for `stall_s`.
+        """Wait until `ready()`. Raises DeadlineExceeded when nothing at all happens for `stall_s`.
 
-        Time in which the board is `occupied` does not count: that work has a deadline and a name of its own.
+        What happens is a change of the board or a new segment. Time in which the board is `occupied` does not count:
+        that work has a deadline and a name of its own.
         """
         self.waits[what] = self.clock.now()
         try:
@@ -163,7 +166,7 @@ class Board:
             self.waits.pop(what, None)
 
     async def _change(self, what: str, stall_s: float) -> None:
-        """Wait until something happens on the board; for `stall_s` at most, unless it is occupied."""
+        """Wait until something happens on the board, or for `stall_s` in which a segment was made or work went on."""
         if self._changed.is_set():
             self._changed = asyncio.Event()
         changed = self._changed
@@ -171,10 +174,11 @@ class Board:
             async with asyncio.timeout(stall_s):
                 await changed.wait()
         except TimeoutError:
-            if not self.occupied:
-                raise DeadlineExceeded(
-                    f"{what}: nothing happened for {stall_s:g} s; {self.describe(besides=what)}"
-                ) from None
+            if self.occupied or self.made_since(self.clock.now() - stall_s):
+                return
+            raise DeadlineExceeded(
+                f"{what}: nothing happened for {stall_s:g} s; {self.describe(besides=what)}"
+            ) from None
 
     def describe(self, *, besides: str = "") -> str:
         """One line: which tickets are in which state, and since when; when none is running, who else waits."""

@@ -112,6 +112,7 @@ class Loop:
             clock=parts.player.clock, version=parts.trainer.version, batches=parts.begin.update,
             closed=frozenset(ticket for k in range(parts.begin.update) for ticket in self._batch(k + 1)),
         )
+        self.board.made_since = parts.player.made_since
         order = parts.schedule or config.schedule.begin(config.bounds, rewards=ledger.rewards)
         schedule = Recorded(schedule=order, batch=ledger.past.batch)
         self.curriculum = curriculum = self._curriculum()

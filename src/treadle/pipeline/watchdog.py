@@ -45,13 +45,15 @@ LOOKS = 10
 class WatchdogConfig:
     """Seconds before each remedy; None never takes it. Raises ConfigError naming the key.
 
-    What a remedy changes depends on time, so a run that needed one cannot be repeated exactly. The defaults lie far
-    behind what every single call may take (`limits.generate_s`, the time limits of `host` and of tools): worlds whose
-    calls take minutes never meet them. Raise them with those limits; a recipe in which they contradict is refused.
+    What a remedy changes depends on time, so a run that needed one cannot be repeated exactly. By default only silence
+    is acted on, and far behind what a single call may take (`limits.generate_s`, the time limits of `host` and of
+    tools): worlds whose calls take minutes never meet it. Raise these with those limits; a recipe in which they
+    contradict is refused.
     """
 
-    promote_s: float | None = 900.0
-    """An update's wait for its groups, before those that it lacks go first at the engine."""
+    promote_s: float | None = None
+    """An update's wait for its groups, before those that it lacks go first at the engine. How long a batch takes is the
+    recipe's own affair, and earlier tickets go first anyway unless `pipeline.schedule` is `shortest`: off by default."""
     rollout_s: float | None = 1200.0
     """Without a new segment, before an attempt is cancelled and played again."""
     shrink_s: float | None = 1500.0
