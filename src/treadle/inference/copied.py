@@ -152,7 +152,7 @@ class CopiedEngine:
 
     async def _restore(self) -> None:
         """Start the process again with the weights that it had, unless somebody else just did."""
-        what = "a request waited for the engine's process to be started again"
+        what = "restart of the engine's process"
         async with self._alone(what, self._patience.start_s + self._patience.load_s):
             if self._may_restart:
                 await self._load_alive(self._ref, LoadMode.KEEP, what)
@@ -174,13 +174,16 @@ class CopiedEngine:
         why, seconds = self._process.dead, self._process.silent_s
         self._shut(f"its process is started again: {why}")
         await self._process.stop()
-        self._process = EngineProcess(self._command, self._job, patience=self._patience)
+        fresh = EngineProcess(self._command, self._job, patience=self._patience)
         self._counts["restarts"] += 1
         try:
-            await self._process.start()
-        except asyncio.CancelledError:  # who asked has gone, the next may try as often; raised again
-            self._counts["restarts"] -= 1
+            await fresh.start()
+        except BaseException as error:  # nobody will use it, so it must not stay; raised again
+            await fresh.stop()
+            if isinstance(error, asyncio.CancelledError):  # who asked has gone: the next one may try as often
+                self._counts["restarts"] -= 1
             raise
+        self._process = fresh
         self.restarted(why, seconds)
 
     async def _load(self, ref: WeightRef, mode: LoadMode, what: str) -> None:
