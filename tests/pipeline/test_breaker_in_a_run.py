@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from itertools import pairwise
 
 import pytest
 
@@ -95,7 +96,7 @@ def test_it_opens_tries_a_canary_after_each_cool_down_and_closes_when_one_works(
     ahead = (lag + 1) * 3  # tickets that were admitted before the first batch was learned from
     canaries = [ticket for ticket in bad if ahead <= ticket <= last]
     assert len(canaries) >= 2
-    assert min(b - a for a, b in zip(canaries, canaries[1:], strict=False)) >= COOL_DOWN
+    assert min(b - a for a, b in pairwise(canaries)) >= COOL_DOWN
     assert family[-6:].count("bad") == 3
     shares = [e.get("breaker.open") for e in story.named("update.done")]
     assert 1 in shares
@@ -108,7 +109,7 @@ def test_a_kind_that_stays_broken_gets_one_ticket_per_cool_down(make_bench, tmp_
     story.play()
     family = [e["family"] for e in story.named("group.admitted")]
     tries = [ticket for ticket, name in enumerate(family) if name == "bad" and ticket >= 3 * (lag + 1)]
-    assert min(b - a for a, b in zip(tries, tries[1:], strict=False)) >= COOL_DOWN
+    assert min(b - a for a, b in pairwise(tries)) >= COOL_DOWN
     assert story.named("breaker.closed") == []
     assert len(story.named("breaker.opened")) == 1
     failed = {e["ticket"] for e in story.named("group.dropped") if e["reason"] == "failed"}
