@@ -24,7 +24,7 @@ GOLDEN = [
     "saved version 3 to runs/shell-1/checkpoints/version-000003",
     "evaluating final: 50 tasks",
     "final      solved 0.800  (40/50, 95 % 0.700 to 0.900)   easy 20/20",
-    "update 3 waited for group t000011 for 25 min 03 s: the update goes on without",
+    "update 3 waited for group t000011 for 25 min 03 s: it goes on with what there is",
     "update 3 waits; nothing",
     "stopping: asked to stop; once more ends at once",
     "done after 2 min 05 s",

@@ -96,7 +96,7 @@ def test_a_report_has_started_when_the_run_has():
 def test_the_report_lists_what_the_watchdog_did_and_counts_the_rest(told, tmp_path):
     report = Report()
     told.to(report)
-    first = "- update 3 waited for group t000011 for 25 min 03 s: the update goes on without"
+    first = "- update 3 waited for group t000011 for 25 min 03 s: it goes on with what there is"
     assert first in written(report, tmp_path)
     for number in range(25):
         values = {"wait": f"rollout r{number}", "for": "the engine", "since_s": 1200.0, "action": "cancel"}

@@ -146,19 +146,26 @@ def test_an_update_goes_without_a_group_in_which_nobody_stirs(bench):
     assert bench.clock.now() < 130
 
 
-def test_what_a_late_group_was_paid_is_never_trained(bench):
+def test_a_late_group_with_enough_valid_rollouts_trains_without_the_silent_one(bench):
     bench.latency = stuck("t000001.3")
-    bench.retries = RetryBudget(infra=0, env=0)
+    bench.set(watchdog=after(shrink_s=100.0), updates=1).run()
+    assert [len(rewards) for rewards in bench.trainer.batches[0]["rewards"]] == [4, 3, 4]
+    assert ends(bench)["t000001.3.0"]["status"] == "cancelled"
+    assert bench.ears.named("group.dropped") == []
+
+
+def test_what_a_late_group_with_too_few_of_them_was_paid_is_not_trained(bench):
+    bench.latency = stuck("t000001.2", "t000001.3")
     bench.set(watchdog=after(shrink_s=100.0), updates=1).run()
     assert bench.trainer.batches[0]["tickets"] == [0, 2]
-    assert [e["valid"] for e in bench.ears.named("group.dropped")] == [3]
+    assert [(e["reason"], e["valid"]) for e in bench.ears.named("group.dropped")] == [("late", 2)]
 
 
 def test_an_update_waits_for_a_group_as_long_as_one_of_it_stirs(bench):
     bench.taskset = EchoTaskset(("yes",), data={"turns": 6})
     bench.latency = lambda turn: {"t000001.0.0": 60.0, "t000001.1.0": FOR_EVER}.get(turn.rollout, 1.0)
     bench.set(watchdog=after(shrink_s=100.0), updates=1).run()
-    assert bench.trainer.batches[0]["tickets"] == [0, 2]
+    assert [len(rewards) for rewards in bench.trainer.batches[0]["rewards"]] == [4, 3, 4]
     assert 360.0 <= bench.clock.now() < 400.0
 
 

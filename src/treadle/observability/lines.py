@@ -13,7 +13,7 @@ STAGES = {
 }
 REMEDIES = {
     "promote": "it goes first at the engine from now on", "cancel": "it was cancelled",
-    "shrink": "the update goes on without", "restart": "it was started again",
+    "shrink": "it goes on with what there is", "restart": "it was started again",
 }
 """What the watchdog did, in words."""
 

@@ -98,7 +98,7 @@ class Board:
         self.counts = dict.fromkeys(State, 0)
         """How many of them are in each state."""
         self.late: set[int] = set()
-        """Tickets that their batch goes without: they are given up and dropped, reason `late`."""
+        """Tickets whose batch waits no longer: what plays in them is given up. With too few valid rollouts: `late`."""
         self.waits: dict[str, float] = {}
         """Who waits on the board for what, and since when."""
         self.made_since: Callable[[float], bool] = lambda moment: False

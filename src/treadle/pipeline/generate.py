@@ -57,6 +57,8 @@ class GeneratePump:
         self._playing: dict[int, asyncio.Task[Group]] = {}
         """Groups in flight by ticket."""
         self._evicted: set[int] = set()
+        self._recorded = {ticket for batch in self.past.batches.values() for ticket in batch}
+        """Tickets of batches that were taken before the run was interrupted."""
 
     @property
     def clock(self) -> Clock:
@@ -115,6 +117,9 @@ class GeneratePump:
             board.move(entry, State.DROPPED, reason=reason)
             self.ledger.judged(entry)
             return
+        if entry.ticket in self._recorded and entry.group.key.id in self.past.groups:
+            board.move(entry, State.GENERATED)  # it is whole: an update took it as it is
+            return
         sooner = 0 if self.past.admission(entry.ticket) is None else AGAIN_FIRST
 
         def priority() -> int:
@@ -124,8 +129,8 @@ class GeneratePump:
             task = one.create_task(self.player.play(entry.group, entry.task, priority=priority))
             self._playing[entry.ticket] = task
         del self._playing[entry.ticket]
-        if task.cancelled():
-            board.move(entry, State.DROPPED, reason="late" if entry.ticket in board.late else "cancelled")
+        if task.cancelled() and entry.ticket not in board.late:
+            board.move(entry, State.DROPPED, reason="cancelled")
             self.ledger.judged(entry)
         else:
             board.move(entry, State.GENERATED)

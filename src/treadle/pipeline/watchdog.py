@@ -7,8 +7,9 @@ which knows since when it has made no segment. The watchdog looks at both again 
               turn on
     cancel    an attempt has made no segment for long: it ends (error, infra), and is played again or made up for by its
               siblings, as budgets and `min_valid` say
-    shrink    an update has waited for longer still, and nobody who plays in the groups that it lacks has made a segment
-              meanwhile: it trains without them, if anything is left to train; they are dropped, reason `late`
+    shrink    an update has waited for long, and nobody who plays in the groups that it lacks has made a segment for as
+              long: it trains without them, if anything is left to train. What plays there is given up; a group that
+              has too few valid rollouts then is dropped, reason `late`
     restart   (the engine's own doing) a copied engine whose process ended is started again with the weights that it had
 
 Each is bounded: a ticket is promoted once and given up once, an attempt is cancelled once, and attempts have budgets.
@@ -57,7 +58,7 @@ class WatchdogConfig:
     rollout_s: float | None = 1200.0
     """Without a new segment, before an attempt is cancelled and played again."""
     shrink_s: float | None = 1500.0
-    """An update's wait for groups in which nobody makes a segment, before it trains without them."""
+    """An update's wait for groups, and silence of all who play in them, before it goes on with what there is."""
     restarts: int = 2
     """How often a copied engine's process that ended is started again; 0 never does it."""
 
@@ -144,7 +145,7 @@ class Watchdog:
                 self._tell("promote", self._update, f"group {entry.group.key.id}", waited)
 
     def _shrink(self, lacking: Sequence[Entry], waited: float, *, quiet_since: float) -> None:
-        """Have the batch taken without these, unless one of them is alive or nothing would be left to train."""
+        """Give these up, unless somebody stirs in one of them, or without them nothing would be left to train."""
         if not lacking or not all(self._silent(entry, quiet_since) for entry in lacking):
             return
         batch = self.schedule.select(_without(self.board, lacking))
