@@ -46,6 +46,17 @@ def test_a_batch_that_was_shrunk_is_trained_again_as_it_was(make_bench, tmp_path
     assert played == {f"t{ticket:06d}" for ticket in range(3, 9)}
 
 
+def test_a_late_group_that_was_trained_without_its_silent_member_is_trained_so_again(make_bench, tmp_path):
+    first = play(
+        make_bench, tmp_path, updates=1,
+        latency=lambda turn: FOR_EVER if turn.rollout.startswith("t000001.3") else 1.0,
+    )
+    again = play(make_bench, tmp_path, updates=2, latency=lambda turn: 1.0)
+    assert [len(rewards) for rewards in first.trainer.batches[0]["rewards"]] == [4, 3, 4]
+    assert again.trainer.batches[0] == first.trainer.batches[0]
+    assert {e["group"] for e in again.ears.named("rollout.done")} == {"t000003", "t000004", "t000005"}
+
+
 @pytest.fixture
 def late(tmp_path):
     """A store in which ticket 0 was late and cancelled, for a batch that no update took."""
