@@ -82,6 +82,7 @@ def told():
     told.tell("checkpoint.saved", update=3, version=3, path="runs/shell-1/checkpoints/version-000003", seconds_s=1.0)
     told.tell("stage.done", stage="rl", label="rl", seconds_s=25.0)
     evaluated(told, "final", 3, 40)
+    told.tell("watchdog.acted", wait="update 3", action="shrink", since_s=1503.0, **{"for": "group t000011"})
     told.tell("wait.expired", what="update 3 waits", action="nothing")
     told.tell("run.stopping", reason="asked to stop")
     told.tell("run.stopping", update=3, reason="asked to stop")
@@ -97,7 +98,7 @@ def strange():
         "run.started", "stage.started", "stage.done", "evaluation.progress", "evaluation.done", "coldstart.demos",
         "coldstart.update", "group.admitted", "rollout.done", "group.ready", "group.dropped", "group.trained",
         "update.started", "update.done", "update.skipped", "checkpoint.saved", "wait.expired", "run.stopping",
-        "run.failed", "run.done", "weather.changed", "",
+        "watchdog.acted", "run.failed", "run.done", "weather.changed", "",
     )
     values = (None, "words", True, float("nan"), float("inf"), -1, object(), [1], "\x1b[2J\n| a |")
     keys = (

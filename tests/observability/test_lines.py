@@ -24,6 +24,7 @@ GOLDEN = [
     "saved version 3 to runs/shell-1/checkpoints/version-000003",
     "evaluating final: 50 tasks",
     "final      solved 0.800  (40/50, 95 % 0.700 to 0.900)   easy 20/20",
+    "update 3 waited for group t000011 for 25 min 03 s: it goes on with what there is",
     "update 3 waits; nothing",
     "stopping: asked to stop; once more ends at once",
     "done after 2 min 05 s",
@@ -47,3 +48,17 @@ def test_strange_events_are_one_plain_line_each(strange):
     strange.to(PlainLines(said.append))
     assert said
     assert [line for line in said if "\n" in line or "\x1b" in line] == []
+
+
+def test_every_remedy_of_the_watchdog_is_said_in_words():
+    said = []
+    lines = PlainLines(said.append)
+    for action in ("promote", "cancel", "restart", "unheard of"):
+        values = {"wait": "rollout r", "for": "the engine", "since_s": 61.0, "action": action}
+        lines.emit(Event(name="watchdog.acted", at=0.0, values=values))
+    assert said == [
+        "rollout r waited for the engine for 1 min 01 s: it goes first at the engine from now on",
+        "rollout r waited for the engine for 1 min 01 s: it was cancelled",
+        "rollout r waited for the engine for 1 min 01 s: it was started again",
+        "rollout r waited for the engine for 1 min 01 s: unheard of",
+    ]

@@ -91,3 +91,23 @@ def test_a_report_has_started_when_the_run_has():
     assert not report.started
     report.emit(Event(name="run.started", at=0.0, values={}))
     assert report.started
+
+
+def test_the_report_lists_what_the_watchdog_did_and_counts_the_rest(told, tmp_path):
+    report = Report()
+    told.to(report)
+    first = "- update 3 waited for group t000011 for 25 min 03 s: it goes on with what there is"
+    assert first in written(report, tmp_path)
+    for number in range(25):
+        values = {"wait": f"rollout r{number}", "for": "the engine", "since_s": 1200.0, "action": "cancel"}
+        report.emit(Event(name="watchdog.acted", at=0.0, values=values))
+    text = written(report, tmp_path)
+    assert "- rollout r18 waited for the engine for 20 min 00 s: it was cancelled" in text
+    assert "rollout r19" not in text
+    assert "- and 6 more" in text
+
+
+def test_a_report_of_a_run_that_needed_nothing_says_nothing_of_the_watchdog(tmp_path):
+    report = Report()
+    report.emit(Event(name="run.started", at=0.0, values={"run": "x"}))
+    assert "watchdog" not in written(report, tmp_path)

@@ -124,7 +124,10 @@ class Bench:
             engine, ByteRenderer(), make_host=lambda: EnvHost(make_env, config=self.host, clock=self.clock),
             limits=self.limits, rewards=self.rewards, meter=self.meter,
         )
-        return GroupPlayer(player, size=size, retries=self.retries, seed=Stream(seed), watcher=self.ledger)
+        return GroupPlayer(
+            player, size=size, retries=self.retries, seed=Stream(seed), watcher=self.ledger,
+            spare=self.config.spare_rollouts,
+        )
 
     def loop(self, **parts):
         engine = parts.pop("engine", None) or self.engine()

@@ -173,7 +173,7 @@ def test_a_disk_that_fills_up_during_a_checkpoint_damages_nothing(monkeypatch, i
     assert [e["update"] for e in facts(folder, "update.done")] == [1, 2, 3]
 
 
-@pytest.mark.parametrize("damage", ["truncated", "unmarked", "empty"])
+@pytest.mark.parametrize("damage", ["truncated", "unmarked", "flipped", "empty"])
 def test_a_damaged_checkpoint_is_passed_over_in_one_line(interrupts, capfd, damage):
     folder = stopped(interrupts, **{"pipeline.save_every": 1, "pipeline.keep_checkpoints": 3})
     last = max((folder / "checkpoints").iterdir())
@@ -183,6 +183,10 @@ def test_a_damaged_checkpoint_is_passed_over_in_one_line(interrupts, capfd, dama
         weights.write_bytes(weights.read_bytes()[:1000])
     elif damage == "unmarked":
         (last / "run.json").unlink()
+    elif damage == "flipped":
+        moments = bytearray((last / "optimiser.safetensors").read_bytes())
+        moments[-5] ^= 1
+        (last / "optimiser.safetensors").write_bytes(moments)
     else:
         (last / "optimiser.safetensors").write_bytes(b"")
     assert treadle.train(resume=folder, view="none").reason == "done"

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from treadle.agents.leash import Leash
 from treadle.agents.limits import RolloutLimits
 from treadle.agents.player import Play, Priority, no_priority
 from treadle.core.outcome import Retry
@@ -116,11 +117,17 @@ class GroupPlayer:
         self.seed = seed
         """Root of all streams: ("ticket", t, "rollout", i, "attempt", a) samples, ("env", t) starts worlds."""
         self.watcher = watcher or NoWatcher()
+        self.playing: dict[str, Leash] = {}
+        """What is being played now, by rollout id."""
 
     @property
     def clock(self) -> Clock:
         """The clock that rollouts are played on."""
         return self.player.clock
+
+    def made_since(self, moment: float) -> bool:
+        """Whether somebody who plays now made a segment after this clock time."""
+        return any(leash.made and leash.since > moment for leash in self.playing.values())
 
     async def play(self, group: Group, task: Task, *, priority: Priority = no_priority) -> Group:
         """Play all members to their ends. Raises nothing but CancelledError."""
@@ -140,17 +147,14 @@ class GroupPlayer:
         infra, env = _failures(before)
         if race.wanted <= 0 or (before and not self.retries.allows(before[-1], infra=infra, env=env)):
             return
+        leash: Leash | None = None
         while True:
+            leash = Leash.begin(self.clock, after=leash)
             attempt = infra + env
-            plan = Play(
+            rollout = await self._attempt(group, leash, Play(
                 task=task, index=index, attempt=attempt, priority=priority, env_seed=self.seed.at("env", ticket),
-                sample_stream=self.seed.at("ticket", ticket, "rollout", index, "attempt", attempt),
-            )
-            try:
-                rollout = await self.player.play(group, plan)
-            except asyncio.CancelledError:
-                self.watcher.ended(group, group.rollouts[f"{group.key.id}.{index}.{attempt}"], task, retried=False)
-                raise
+                sample_stream=self.seed.at("ticket", ticket, "rollout", index, "attempt", attempt), leash=leash,
+            ))
             assert rollout.outcome is not None
             more = _failures([rollout])
             infra, env = infra + more[0], env + more[1]
@@ -161,6 +165,18 @@ class GroupPlayer:
                 return
             if rollout.outcome.rule.retry is Retry.INFRA:
                 await self.player.clock.sleep(self.retries.wait_s * 2 ** (infra - 1))
+
+    async def _attempt(self, group: Group, leash: Leash, plan: Play) -> Rollout:
+        """One attempt, ended; when it is cancelled, that is told before the cancellation passes on."""
+        rollout = f"{group.key.id}.{plan.index}.{plan.attempt}"
+        self.playing[rollout] = leash
+        try:
+            return await self.player.play(group, plan)
+        except asyncio.CancelledError:
+            self.watcher.ended(group, group.rollouts[rollout], plan.task, retried=False)
+            raise
+        finally:
+            del self.playing[rollout]
 
 
 def _failures(rollouts: Sequence[Rollout]) -> tuple[int, int]:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from treadle.agents.deadline import deadline
+from treadle.agents.leash import Leash
 from treadle.agents.limits import Rewards, RolloutLimits, chars_beyond
 from treadle.agents.ports import Rendering
 from treadle.agents.stages import StageMeter
@@ -57,6 +58,8 @@ class Play:
     """Of this rollout and attempt; turn k draws from its child ("turn", k, "sample")."""
     priority: Priority = no_priority
     """Handed to the engine with every turn."""
+    leash: Leash | None = None
+    """How it is watched over and given up from outside; None is watched by nobody."""
 
 
 class Player:
@@ -84,7 +87,7 @@ class Player:
         host = self.make_host()
         playing = _Playing(self, group, plan, rollout.id, host)
         try:
-            outcome, scored = await playing.run()
+            outcome, scored = await playing.leash.hold(playing.run())
         except asyncio.CancelledError:
             group.end(rollout.id, CANCELLED, seconds=playing.spent, scored=False)
             raise
@@ -104,6 +107,7 @@ class _Playing:
         self.plan = plan
         self.rollout = rollout
         self.host = host
+        self.leash = plan.leash or Leash.begin(player.clock)
         self.spent: dict[str, float] = {}
         self.context: Ids = np.empty(0, np.int32)
         self.state_key: str | None = None
@@ -141,9 +145,11 @@ class _Playing:
             at = self.group.sampled(
                 self.rollout, completion, after=at, turn=turn, spans=parsed.spans, state_key=self.state_key
             )
+            self.leash.beat()
             self.context = np.concatenate([self.context, completion.ids])
             if cut:
                 return self._cut_off(completion)
+            self.leash.waits_for = "environment"
             with self.player.meter.busy("env", self.spent):
                 step = await self.host.act(parsed.action, step_id=f"{self.rollout}:{turn}")
             if step.reward:
@@ -162,6 +168,7 @@ class _Playing:
             if len(self.context) + len(ids) >= self.player.limits.max_context:
                 return limit("context", f"{len(self.context)} + {len(ids)} tokens")
             at = self.group.observed(self.rollout, ids, after=at, turn=turn)
+            self.leash.beat()
             self.context = np.concatenate([self.context, ids])
             self.state_key = step.state_key
         raise EnvError(f"task {self.plan.task.id}: max_turns is {turns}, expected at least 1")
@@ -199,6 +206,7 @@ class _Playing:
             priority=self.plan.priority(),
         )
         what = f"rollout {self.rollout}, turn {turn}, waits for the engine"
+        self.leash.waits_for = "engine"
         with self.player.meter.busy("generate", self.spent):
             async with deadline(what, limits.generate_s):
                 completion = await self.player.generate.generate(request)
@@ -213,6 +221,7 @@ class _Playing:
         return limit("tokens", f"{len(completion.ids)} tokens in one turn")
 
     async def _score(self, outcome: Outcome) -> tuple[Outcome, bool]:
+        self.leash.waits_for = "grader"
         with self.player.meter.busy("score", self.spent):
             score = await self.host.score()
         if score.outcome is not None:

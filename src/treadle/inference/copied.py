@@ -6,8 +6,13 @@
 It fails closed. Before the first good load nothing is served; when a load fails, whatever the reason, everything in
 flight fails with it and nothing is served until a good one, which begins with an empty cache. While a load is judged,
 requests go on in the child, but no answer leaves before the verdict: no token of weights that nobody published gets
-out. Who waits for whom: answers for the verdict, a draining load for what is in flight, new requests for a draining
-load; all within the deadline of the load.
+out.
+
+A child that ends before its time fails what is in flight. Who asks next has it started again, `Patience.restarts` times
+at most, and loaded with the weights that it had, judged as ever; a load has it started again, too, and goes on.
+
+Who waits for whom: answers for the verdict, a draining load for what is in flight, new requests for a draining load or
+for a restart, which one of them does; all within the deadlines of load and start.
 """
 
 from __future__ import annotations
@@ -15,7 +20,8 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -34,6 +40,14 @@ from treadle.models.published import read
 
 COMMAND = (sys.executable, "-m", "treadle.inference.child")
 """Starts a child; the job is added as the last argument."""
+NOTHING = -1
+"""Version of weights that were never loaded."""
+Restarted = Callable[[str, float], object]
+"""Hears why the child that was replaced had ended, and how many seconds ago it was last heard."""
+
+
+def unheard(why: str, seconds: float) -> None:
+    """Nobody listens."""
 
 
 class CopiedEngine:
@@ -46,22 +60,27 @@ class CopiedEngine:
         self.config = config or EngineConfig()
         self.context = self.config.context
         """Most tokens of one sequence; the model's own limit caps it once the child has read it."""
+        self.restarted: Restarted = unheard
+        """Told of every child that was started in place of one that had ended; the owner sets it."""
         self._patience = patience or Patience()
-        job = {
+        self._command = tuple(command)
+        self._job = {
             "folder": str(folder), "dtype": dtype, "config": asdict(self.config),
             "threads": threads or torch.get_num_threads(),
         }
-        self._process = EngineProcess(command, job, patience=self._patience)
+        self._process = EngineProcess(self._command, self._job, patience=self._patience)
+        self._closed = False
         self._refusal = "it has loaded no published weights yet"
         """Why nothing is served; empty while the weights are good."""
-        self._ref = WeightRef(version=-1)
+        self._ref = WeightRef(version=NOTHING)
         """What was loaded last."""
         self._loads = asyncio.Lock()
+        """Held by who changes the weights or the process."""
         self._judged, self._drained = asyncio.Event(), asyncio.Event()
         self._judged.set()
         self._drained.set()
         self._failures = 0
-        self._counts = {"loads": 0.0, "loads_failed": 0.0, "load_s": 0.0, "check_s": 0.0}
+        self._counts = {"loads": 0.0, "loads_failed": 0.0, "load_s": 0.0, "check_s": 0.0, "restarts": 0.0}
 
     @property
     def pid(self) -> int:
@@ -80,6 +99,7 @@ class CopiedEngine:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._closed = True
         await self._process.stop()
 
     async def generate(self, request: Request) -> Completion:
@@ -87,6 +107,8 @@ class CopiedEngine:
         if np.ndim(request.prompt) != 1:
             raise ValueError(f"request.prompt: got shape {np.shape(request.prompt)}, expected one dimension")
         await self._wait(self._drained, "a request waited for a load that lets others end first")
+        if self._may_restart and self._ref.version != NOTHING:
+            await self._restore()
         self._require_good()
         failures = self._failures
         done = await self._ask(request)
@@ -104,14 +126,10 @@ class CopiedEngine:
 
         Raises WeightMismatch with both numbers when the copy differs from what was published.
         """
-        what, limit = f"load of policy version {ref.version}", asyncio.timeout(self._patience.load_s)
-        try:
-            async with limit, self._loads:
-                return await self._load(ref, mode, what)
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            raise DeadlineExceeded(f"{what}: not finished after {self._patience.load_s:g} s") from None
+        what = f"load of policy version {ref.version}"
+        async with self._alone(what, self._patience.load_s):
+            await self._load_alive(ref, mode, what)
+        return ref.version
 
     def load_signal(self) -> LoadSignal:
         """How busy the engine was a moment ago."""
@@ -123,10 +141,52 @@ class CopiedEngine:
         return LoadSignal(**(said or empty))
 
     def statistics(self) -> Statistics:
-        """Counters since the start, as the child said them last, and those of its loads."""
+        """Counters since the process was started, as it said them last, and those of loads and restarts."""
         return Statistics(values={**self._process.pulse.values["statistics"], **self._counts})
 
-    async def _load(self, ref: WeightRef, mode: LoadMode, what: str) -> int:
+    @property
+    def _may_restart(self) -> bool:
+        """Whether the process has ended and may be started again."""
+        left = self._counts["restarts"] < self._patience.restarts
+        return bool(self._process.dead) and self._process.pid > 0 and left and not self._closed
+
+    async def _restore(self) -> None:
+        """Start the process again with the weights that it had, unless somebody else just did."""
+        what = "restart of the engine's process"
+        async with self._alone(what, self._patience.start_s + self._patience.load_s):
+            if self._may_restart:
+                await self._load_alive(self._ref, LoadMode.KEEP, what)
+
+    async def _load_alive(self, ref: WeightRef, mode: LoadMode, what: str) -> None:
+        """Load into a process that lives: one that had ended, or ends meanwhile, is started again if it may be."""
+        while True:
+            if self._may_restart:
+                await self._restart()
+            try:
+                await self._load(ref, mode, what)
+            except EngineError:
+                if not self._may_restart:
+                    raise
+            else:
+                return
+
+    async def _restart(self) -> None:
+        why, seconds = self._process.dead, self._process.silent_s
+        self._shut(f"its process is started again: {why}")
+        await self._process.stop()
+        fresh = EngineProcess(self._command, self._job, patience=self._patience)
+        self._counts["restarts"] += 1
+        try:
+            await fresh.start()
+        except BaseException as error:  # nobody will use it, so it must not stay; raised again
+            await fresh.stop()
+            if isinstance(error, asyncio.CancelledError):  # who asked has gone: the next one may try as often
+                self._counts["restarts"] -= 1
+            raise
+        self._process = fresh
+        self.restarted(why, seconds)
+
+    async def _load(self, ref: WeightRef, mode: LoadMode, what: str) -> None:
         began = time.monotonic()
         afresh = bool(self._refusal) or (ref.version == self._ref.version and ref.checksum != self._ref.checksum)
         if afresh:
@@ -152,7 +212,6 @@ class CopiedEngine:
         finally:
             self._judged.set()
             self._drained.set()
-        return ref.version
 
     async def _drain(self) -> None:
         """Let what is in flight end; nothing new starts meanwhile."""
@@ -170,6 +229,18 @@ class CopiedEngine:
         values, arrays = write_request(request)
         what = f"a request of {len(request.prompt)} prompt tokens"
         return read_completion(await self._process.ask("generate", values, arrays, what=what))
+
+    @asynccontextmanager
+    async def _alone(self, what: str, seconds: float) -> AsyncIterator[None]:
+        """Within the block nobody else changes weights or process. Raises DeadlineExceeded naming `what`."""
+        limit = asyncio.timeout(seconds)
+        try:
+            async with limit, self._loads:
+                yield
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise DeadlineExceeded(f"{what}: not finished after {seconds:g} s") from None
 
     async def _wait(self, event: asyncio.Event, what: str) -> None:
         if event.is_set():

@@ -40,7 +40,7 @@ REFUSALS: Mapping[str, type[Exception]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long the owner of a child waits for what."""
+    """How long the owner of a child waits for what, and how many children it loses."""
 
     start_s: float = 180.0
     """Until it has read its model and says that it is ready."""
@@ -50,6 +50,8 @@ class Patience:
     """For new weights to be drained for, loaded and checked."""
     close_s: float = 20.0
     """For it to end by itself."""
+    restarts: int = 0
+    """How often one that ended before its time is started again."""
 
 
 class EngineProcess:
@@ -76,6 +78,11 @@ class EngineProcess:
     def pid(self) -> int:
         """Of the child; 0 before it was started."""
         return 0 if self._process is None else self._process.pid
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since it was last heard of."""
+        return time.monotonic() - self._heard
 
     async def start(self) -> Frame:
         """Start the child; what it says of itself when it is ready. Raises EngineError with what it died of."""

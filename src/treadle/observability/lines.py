@@ -11,6 +11,11 @@ STAGES = {
     "evaluation": "evaluating", "demonstrations": "playing demonstrations", "coldstart": "cold start",
     "rl": "reinforcement learning",
 }
+REMEDIES = {
+    "promote": "it goes first at the engine from now on", "cancel": "it was cancelled",
+    "shrink": "it goes on with what there is", "restart": "it was started again",
+}
+"""What the watchdog did, in words."""
 
 
 class PlainLines:
@@ -34,6 +39,7 @@ class PlainLines:
             "breaker.opened": _breaker,
             "breaker.closed": lambda e: f"family {text(e, 'family')} works again (group {text(e, 'group')})",
             "wait.expired": lambda e: f"{text(e, 'what')}; {text(e, 'action')}",
+            "watchdog.acted": watchdog_line,
             "run.stopping": _stopping,
             "run.done": lambda e: f"{text(e, 'reason')} after {duration(number(e, 'seconds_s'))}",
         }
@@ -50,6 +56,15 @@ def evaluation_line(found: Evaluated) -> str:
     """One evaluation: label, share, interval, levels."""
     levels = ", ".join(f"{name} {solved}/{total}" for name, (solved, total) in found.levels.items())
     return f"{found.label:<10} solved {found.overall}{'   ' + levels if levels else ''}"
+
+
+def watchdog_line(event: Event) -> str:
+    """One remedy: what waited for what, for how long, and what was done."""
+    action = text(event, "action")
+    return (
+        f"{text(event, 'wait')} waited for {text(event, 'for')} for {duration(number(event, 'since_s'))}: "
+        f"{REMEDIES.get(action, action)}"
+    )
 
 
 def _run_started(event: Event) -> str:

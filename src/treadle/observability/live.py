@@ -28,7 +28,7 @@ WIDTH = 40
 """Updates that the curve shows."""
 NOTES = (
     "run.started", "run.resumed", "replayed.update.done", "coldstart.demos", "rollout.done", "group.dropped",
-    "wait.expired", "run.stopping", "checkpoint.saved",
+    "wait.expired", "watchdog.acted", "run.stopping", "checkpoint.saved",
 )
 """Events whose plain line is printed above the view."""
 

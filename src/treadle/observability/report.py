@@ -6,9 +6,12 @@ from pathlib import Path
 
 from treadle.core.events import Event
 from treadle.observability.facts import Evaluated, amount, duration, number, text
+from treadle.observability.lines import watchdog_line
 
 STEPS = (("untouched", "untouched"), ("coldstart", "cold start"), ("final", "after RL"))
 """Labels of the three evaluations that every report compares, and how they are called."""
+ACTS = 20
+"""Acts of the watchdog that a report lists."""
 
 
 class Report:
@@ -21,6 +24,7 @@ class Report:
         self._updates: list[Event] = []
         self._dropped: dict[str, int] = {}
         self._endings: dict[str, int] = {}
+        self._acts: list[str] = []
         self._stages: dict[str, float] = {}
 
     def emit(self, event: Event) -> None:
@@ -38,6 +42,8 @@ class Report:
         elif event.name == "rollout.done" and text(event, "split") == "train":
             ending = f"{text(event, 'status')}, {text(event, 'origin')}"
             self._endings[ending] = self._endings.get(ending, 0) + 1
+        elif event.name == "watchdog.acted":
+            self._acts.append(watchdog_line(event))
         elif event.name == "stage.done":
             stage = text(event, "stage")
             self._stages[stage] = self._stages.get(stage, 0.0) + (number(event, "seconds_s") or 0.0)
@@ -54,7 +60,9 @@ class Report:
 
     def write(self, folder: Path) -> Path:
         """Write report.md and, after reinforcement learning, learning-curve.png. Returns the report's path."""
-        lines = [*self._head(), *self._tables(), *self._curve(folder), *self._updates_table()]
+        lines = [
+            *self._head(), *self._tables(), *self._watchdog(), *self._curve(folder), *self._updates_table(),
+        ]
         path = folder / "report.md"
         path.write_text("\n".join(lines) + "\n", "utf-8", "backslashreplace")
         return path
@@ -106,6 +114,13 @@ class Report:
             lines += [f"| rollouts that ended {ending} | {count} |" for ending, count in sorted(self._endings.items())]
             lines += [f"| groups dropped: {reason} | {count} |" for reason, count in sorted(self._dropped.items())]
         return lines
+
+    def _watchdog(self) -> list[str]:
+        """What waited too long, and what was done about it; nothing for a run that needed nothing."""
+        if not self._acts:
+            return []
+        more = [f"- and {len(self._acts) - ACTS} more"] if len(self._acts) > ACTS else []
+        return ["", "## What the watchdog did", "", *(f"- {cell(line)}" for line in self._acts[:ACTS]), *more]
 
     def _families(self) -> list[str]:
         last = self.evaluations[-1].families

@@ -1,9 +1,11 @@
-"""Floor 4: generate -> evaluate -> update. One asyncio controller, three pumps, one ledger; every wait has a deadline.
+"""Floor 4: generate -> evaluate -> update. One asyncio controller, three pumps, one ledger, one watchdog.
 
     generate pump   takes a permit, asks the curriculum for a task, plays n rollouts of it, scores them while their
                     environments are open
     evaluate pump   takes generated groups, runs the filters on the raw reward: ready | dropped(reason)
     update pump     takes the next B tickets in order, trains what is ready, version + 1, loads, gives permits back
+    watchdog        promotes, cancels or goes without what a wait has lasted for too long, before its deadline ends the
+                    run with its name
 
 Environment work and generation run on the event loop; everything that blocks (the optimiser step, saving) runs in one
 thread of its own, so the three overlap when `lag` allows it.
@@ -40,7 +42,7 @@ seconds, `_share` is 0..1. A key is left out, or None, where there is nothing to
     group.ready         group, ticket, task, family, level, rollouts, valid, reward_mean, solved_share, tokens,
                         seconds_s
     group.dropped       the same keys and reason ("zero_variance" | "singleton" | "min_valid" | "failed" | "stale"
-                        | "cancelled")
+                        | "cancelled" | "late")
     group.trained       group, ticket, version (the one it made), staleness
 
     breaker.opened      family (gets no new tickets), group (that was one too many), failures (in a row), message
@@ -66,6 +68,8 @@ seconds, `_share` is 0..1. A key is left out, or None, where there is nothing to
                         reason ("empty")
     checkpoint.saved    update, version, path, seconds_s
     wait.expired        what (who waited for what, for how long), action
+    watchdog.acted      wait (who waited), for (what for), since_s (so many seconds), action ("promote" | "cancel" |
+                        "shrink" | "restart")
     run.stopping        reason, and update where reinforcement learning stops
     run.done            reason ("done" | "interrupted"), updates (done), version, seconds_s, peak_rss_gb
     run.failed          type, message (of the error), version, seconds_s, peak_rss_gb

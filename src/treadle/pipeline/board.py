@@ -52,6 +52,8 @@ class Entry:
     state: State = State.RUNNING
     reason: str = ""
     """Why it was dropped."""
+    boost: int = 0
+    """How much sooner the engine serves it than the schedule says; the watchdog sets it."""
 
     @property
     def ticket(self) -> int:
@@ -67,6 +69,11 @@ class Entry:
     def settled(self) -> bool:
         """Ready, or dropped: nothing more will happen to it before an update takes it."""
         return self.state in (State.READY, State.DROPPED)
+
+
+def batch_wait(update: int) -> str:
+    """What the update pump's wait for the groups of this update is called."""
+    return f"update {update} waits for its groups"
 
 
 class Board:
@@ -90,6 +97,12 @@ class Board:
         """Outstanding tickets in order of admission."""
         self.counts = dict.fromkeys(State, 0)
         """How many of them are in each state."""
+        self.late: set[int] = set()
+        """Tickets whose batch waits no longer: what plays in them is given up. With too few valid rollouts: `late`."""
+        self.waits: dict[str, float] = {}
+        """Who waits on the board for what, and since when."""
+        self.made_since: Callable[[float], bool] = lambda moment: False
+        """Whether a segment was made since that clock time; asked before a wait is given up. Who plays sets it."""
         self.stopping = False
         self.occupied = ""
         """What long work with a deadline of its own is under way (an update, an evaluation); empty when none."""
@@ -117,6 +130,7 @@ class Board:
         state = self.entries[ticket].state
         assert not NEXT[state], f"ticket {ticket} is {state}"
         del self.entries[ticket]
+        self.late.discard(ticket)
         self.counts[state] -= 1
         self.touch()
 
@@ -139,28 +153,40 @@ class Board:
         self.touch()
 
     async def until(self, ready: Callable[[], bool], *, what: str, stall_s: float) -> None:
-        """Wait until `ready()`. Raises DeadlineExceeded when nothing at all happens on the board for `stall_s`.
+        """Wait until `ready()`. Raises DeadlineExceeded when nothing at all happens for `stall_s`.
 
-        Time in which the board is `occupied` does not count: that work has a deadline and a name of its own.
+        What happens is a change of the board or a new segment. Time in which the board is `occupied` does not count:
+        that work has a deadline and a name of its own.
         """
-        while not ready():
-            if self._changed.is_set():
-                self._changed = asyncio.Event()
-            changed = self._changed
-            try:
-                async with asyncio.timeout(stall_s):
-                    await changed.wait()
-            except TimeoutError:
-                if self.occupied:
-                    continue
-                raise DeadlineExceeded(f"{what}: nothing happened for {stall_s:g} s; {self.describe()}") from None
+        self.waits[what] = self.clock.now()
+        try:
+            while not ready():
+                await self._change(what, stall_s)
+        finally:
+            self.waits.pop(what, None)
 
-    def describe(self) -> str:
-        """One line: which tickets are in which state, and since when."""
+    async def _change(self, what: str, stall_s: float) -> None:
+        """Wait until something happens on the board, or for `stall_s` in which a segment was made or work went on."""
+        if self._changed.is_set():
+            self._changed = asyncio.Event()
+        changed = self._changed
+        try:
+            async with asyncio.timeout(stall_s):
+                await changed.wait()
+        except TimeoutError:
+            if self.occupied or self.made_since(self.clock.now() - stall_s):
+                return
+            raise DeadlineExceeded(
+                f"{what}: nothing happened for {stall_s:g} s; {self.describe(besides=what)}"
+            ) from None
+
+    def describe(self, *, besides: str = "") -> str:
+        """One line: which tickets are in which state, and since when; when none is running, who else waits."""
         now = self.clock.now()
         waiting = [e for e in self.entries.values() if not e.settled]
         if not waiting:
-            return "no ticket is running"
+            others = [f"{what} since {now - since:.0f} s" for what, since in self.waits.items() if what != besides]
+            return "; ".join(["no ticket is running", *others])
         shown = ", ".join(f"ticket {e.ticket} {e.state} since {now - e.since:.0f} s" for e in waiting[:4])
         more = len(waiting) - 4
         return shown + (f" and {more} more" if more > 0 else "")

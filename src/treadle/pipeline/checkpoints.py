@@ -1,8 +1,8 @@
 """Checkpoints of a run: one folder per saved version, newest kept, older ones removed only afterwards.
 
-A checkpoint appears in one rename, and with it a `Mark`: where the run stood. Before one is written everything that the
-ledger was told is committed, so that the ledger is never behind a checkpoint. A run that goes on begins at the newest
-checkpoint that can be read: `begin_at`.
+A checkpoint appears in one rename, and with it a `Mark`, where the run stood, and checksums of its files. Before one is
+written everything that the ledger was told is committed, so that the ledger is never behind a checkpoint. A run that
+goes on begins at the newest checkpoint that is what was written and can be read: `begin_at`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from treadle.core.errors import ModelError, StoreError
+from treadle.pipeline.checksums import verify, whole
 from treadle.pipeline.ledger import Ledger
 from treadle.pipeline.trainer import BlockingThread, Trainer
 
@@ -100,7 +101,8 @@ class Checkpoints:
     def _write(self, target: Path, mark: Mark) -> None:
         assert self.folder is not None
         _make(self.folder)
-        self.trainer.save(target, beside={MARK: mark.text()})
+        with whole(target) as fresh:
+            self.trainer.save(fresh, beside={MARK: mark.text()})
         held = sorted(self.folder.glob("version-*"))
         for old in [path for path in held if path != target][: max(len(held) - self.keep, 0)]:
             shutil.rmtree(old)
@@ -123,15 +125,19 @@ def begin_at(
 ) -> tuple[Path | None, Mark]:
     """The newest checkpoint that `restore` takes, and its mark; (None, an empty mark) when there is none.
 
-    One that cannot be read is passed over in one line, and what a killed process left half written is removed.
+    One that cannot be read, or is not what was written, is passed over in one line; one without checksums is taken, and
+    that is said, too. What a killed process left half written is removed.
     """
-    for left in folder.glob(".version-*.tmp"):
+    for left in folder.glob(".*version-*.tmp"):
         shutil.rmtree(left, ignore_errors=True)
     for path in sorted(folder.glob("version-*"), reverse=True):
         try:
             mark = Mark.read(path)
             if mark.stage:
+                summed = verify(path)
                 restore(path, mark)
+                if not summed:
+                    say(f"checkpoint {path.name} has no checksums, it was saved without: taking it as it can be read")
                 return path, mark
             say(f"checkpoint {path.name} was saved in the middle of the cold start: passing it over")
         except (StoreError, ModelError) as error:

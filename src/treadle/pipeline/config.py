@@ -8,6 +8,7 @@ from treadle.core.errors import ConfigError
 from treadle.pipeline.counting import InOrder
 from treadle.pipeline.curriculum import CurriculumPlan, InTicketOrder
 from treadle.pipeline.schedule import Bounds, OnStale, SchedulePlan
+from treadle.pipeline.watchdog import WatchdogConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +45,9 @@ class PipelineConfig:
     keep_checkpoints: int = 1
     """How many checkpoints stay; older ones are removed after a newer one is complete."""
     stall_s: float = 1800.0
-    """Seconds in which nothing at all may happen before a wait is given up with its name."""
+    """Seconds in which nothing at all may happen before a wait ends the run with its name."""
+    watchdog: WatchdogConfig = field(default_factory=WatchdogConfig)
+    """What is tried before that, and after how long."""
     update_s: float = 3600.0
     """Deadline of one optimiser update or one save."""
     spare_rollouts: int = 0
@@ -81,6 +84,11 @@ class PipelineConfig:
     def staleness_bound(self) -> int:
         """`max_staleness`, or `lag` when it is None."""
         return self.lag if self.max_staleness is None else self.max_staleness
+
+    @property
+    def follow_s(self) -> float:
+        """`stall_s` of waits that the update pump's wait explains: it speaks first."""
+        return 2 * self.stall_s
 
     @property
     def bounds(self) -> Bounds:

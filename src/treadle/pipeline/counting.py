@@ -72,6 +72,14 @@ class Counting:
         running = [entry for entry in board.entries.values() if not entry.settled]
         return choose(settled, running, now=board.batches, bounds=self.bounds)
 
+    def missing(self, board: Board) -> tuple[int, ...]:
+        """What is due and still runs, and beyond that as many of the oldest running ones as a batch lacks."""
+        running = [entry for entry in board.entries.values() if not entry.settled]
+        waits = self.bounds.on_stale == "wait"
+        overdue = sum(due(entry, self.bounds) <= board.batches for entry in running) if waits else 0
+        lacking = max(overdue, self.bounds.groups_per_update - board.settled, 0)
+        return tuple(entry.ticket for entry in running[:lacking])
+
     def evict(self, board: Board) -> tuple[int, ...]:
         """Under `drop`, what still runs though its last batch has gone."""
         if self.bounds.on_stale != "drop":

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from treadle.pipeline.board import Board, Entry, State
 from treadle.pipeline.config import PipelineConfig
-from treadle.pipeline.filters import Filter, first_reason
+from treadle.pipeline.filters import LOST, Filter, first_reason
 from treadle.pipeline.ledger import Ledger
 
 
@@ -27,12 +27,17 @@ class EvaluatePump:
         while board.batches < self.config.updates:
             await board.until(
                 lambda: board.counts[State.GENERATED] > 0 or board.batches >= self.config.updates,
-                what="evaluate pump waits for a generated group", stall_s=self.config.stall_s,
+                what="evaluate pump waits for a generated group", stall_s=self.config.follow_s,
             )
             for entry in self._waiting(board):
-                reason = first_reason(self.filters, entry.group)
+                reason = self._reason(board, entry)
                 board.move(entry, State.READY if reason is None else State.DROPPED, reason=reason or "")
                 self.ledger.judged(entry)
+
+    def _reason(self, board: Board, entry: Entry) -> str | None:
+        """Why a group is dropped; None to keep it. One that was given up may have enough without who was missing."""
+        reason = first_reason(self.filters, entry.group)
+        return "late" if reason in LOST and entry.ticket in board.late else reason
 
     @staticmethod
     def _waiting(board: Board) -> list[Entry]:

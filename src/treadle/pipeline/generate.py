@@ -57,6 +57,8 @@ class GeneratePump:
         self._playing: dict[int, asyncio.Task[Group]] = {}
         """Groups in flight by ticket."""
         self._evicted: set[int] = set()
+        self._recorded = {ticket for batch in self.past.batches.values() for ticket in batch}
+        """Tickets of batches that were taken before the run was interrupted."""
 
     @property
     def clock(self) -> Clock:
@@ -70,7 +72,7 @@ class GeneratePump:
                 await board.until(
                     lambda: board.stopping or (permits.free > 0 and self.schedule.admit(board) and self._due(board)),
                     what=f"generate pump waits for a permit for ticket {board.next_ticket}",
-                    stall_s=self.config.stall_s,
+                    stall_s=self.config.follow_s,
                 )
                 if self.store is not None:
                     await self.store.room()
@@ -111,36 +113,39 @@ class GeneratePump:
         return choice
 
     async def _play(self, board: Board, entry: Entry) -> None:
-        if entry.ticket in self.past.given_up:
-            board.move(entry, State.DROPPED, reason="cancelled")
+        if (reason := self.past.given_up.get(entry.ticket)) is not None:
+            board.move(entry, State.DROPPED, reason=reason)
             self.ledger.judged(entry)
+            return
+        if entry.ticket in self._recorded and entry.group.key.id in self.past.groups:
+            board.move(entry, State.GENERATED)  # it is whole: an update took it as it is
             return
         sooner = 0 if self.past.admission(entry.ticket) is None else AGAIN_FIRST
 
         def priority() -> int:
-            return self.schedule.priority(board, entry.ticket) - sooner
+            return self.schedule.priority(board, entry.ticket) - sooner - entry.boost
 
         async with asyncio.TaskGroup() as one:  # a task of its own, so that it can be given up alone
             task = one.create_task(self.player.play(entry.group, entry.task, priority=priority))
             self._playing[entry.ticket] = task
         del self._playing[entry.ticket]
-        if task.cancelled():
+        if task.cancelled() and entry.ticket not in board.late:
             board.move(entry, State.DROPPED, reason="cancelled")
             self.ledger.judged(entry)
         else:
             board.move(entry, State.GENERATED)
 
     async def evict(self, board: Board) -> None:
-        """Cancel the groups that the schedule gives up, each once, until the run is cancelled."""
+        """Cancel the groups that the schedule or the watchdog gives up, each once, until the run is cancelled."""
         while board.batches < self.config.updates:
             await board.until(
                 lambda: bool(self._to_evict(board)) or board.batches >= self.config.updates,
-                what="schedule waits for a group to give up", stall_s=self.config.stall_s,
+                what="schedule waits for a group to give up", stall_s=self.config.follow_s,
             )
             for ticket in self._to_evict(board):
                 self._evicted.add(ticket)
                 self._playing[ticket].cancel()
 
     def _to_evict(self, board: Board) -> list[int]:
-        chosen = self.schedule.evict(board)
+        chosen = dict.fromkeys([*self.schedule.evict(board), *sorted(board.late)])
         return [ticket for ticket in chosen if ticket in self._playing and ticket not in self._evicted]

@@ -2,9 +2,10 @@
 
     generate pump --GENERATED--> evaluate pump --READY|DROPPED--> update pump --permits, version--> generate pump
 
-Every pump is a task of one TaskGroup; each waits only on the board, with a deadline and a name. The update pump leads:
-when it has taken the last batch, or a stop was asked for, it ends and the others are cancelled, which closes every
-environment that is still open. `stop()` lets an update under way finish; then the weights are saved and `run` returns.
+Every pump is a task of one TaskGroup; each waits only on the board, with a deadline and a name, and the watchdog does
+what it can before such a deadline ends the run. The update pump leads: when it has taken the last batch, or a stop was
+asked for, it ends and the others are cancelled, which closes every environment that is still open. `stop()` lets an
+update under way finish; then the weights are saved and `run` returns.
 
 A loop goes on where `LoopParts.begin` and the ledger's past say: tickets of the batches before it are closed, all
 others are admitted in order as ever, and what the past holds of them is there when they are admitted. So an interrupted
@@ -40,6 +41,7 @@ from treadle.pipeline.placebo import RewardTransform
 from treadle.pipeline.schedule import Recorded, Schedule
 from treadle.pipeline.trainer import BlockingThread, Trainer
 from treadle.pipeline.update import UpdatePump
+from treadle.pipeline.watchdog import Watchdog
 from treadle.trajectory.group import Group, Sink
 
 if TYPE_CHECKING:  # the room's own namespace needs torch
@@ -110,6 +112,7 @@ class Loop:
             clock=parts.player.clock, version=parts.trainer.version, batches=parts.begin.update,
             closed=frozenset(ticket for k in range(parts.begin.update) for ticket in self._batch(k + 1)),
         )
+        self.board.made_since = parts.player.made_since
         order = parts.schedule or config.schedule.begin(config.bounds, rewards=ledger.rewards)
         schedule = Recorded(schedule=order, batch=ledger.past.batch)
         self.curriculum = curriculum = self._curriculum()
@@ -125,6 +128,10 @@ class Loop:
         self._update = UpdatePump(
             config, trainer=parts.trainer, engine=parts.engine, schedule=schedule, thread=parts.thread, ledger=ledger,
             curriculum=curriculum, transform=parts.transform,
+        )
+        self.watchdog = Watchdog(
+            config.watchdog, board=self.board, schedule=schedule, player=parts.player, ledger=ledger,
+            boost=config.permits,
         )
 
     def stop(self) -> None:
@@ -148,13 +155,15 @@ class Loop:
                         pumps.create_task(self._generate.run(self.board, self.permits), name="generate pump"),
                         pumps.create_task(self._evaluate.run(self.board), name="evaluate pump"),
                         pumps.create_task(self._generate.evict(self.board), name="evictions"),
+                        pumps.create_task(self.watchdog.run(), name="watchdog"),
                     ]
                     await self._lead()
                     for task in others:
                         task.cancel()
         except BaseException as error:  # the books must not hide it; it is raised again
             if isinstance(error, DeadlineExceeded):
-                self.parts.ledger.tell("wait.expired", {"what": str(error), "action": "the run was stopped"})
+                action = f"the run was stopped{self.watchdog.did()}"
+                self.parts.ledger.tell("wait.expired", {"what": str(error), "action": action})
             self._close_open_tickets(self.parts.ledger.forget)
             raise
         else:

@@ -43,6 +43,8 @@ ONCE = {
 """Facts that the ledger holds once, and what tells one from another."""
 DEMONSTRATION, TICKET, FINAL = (re.compile(pattern) for pattern in (r"demo-\d+", r"t\d+", r"final-\d+"))
 """Ids of groups that were demonstrated, that were admitted, and that the last evaluation played."""
+GIVEN_UP = ("cancelled", "late")
+"""Reasons of groups that were dropped while they were played: by a stop or the schedule, and by the watchdog."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +68,8 @@ class Past:
     """By ticket."""
     batches: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     """By number of the update: the tickets that it took, in its order."""
-    given_up: frozenset[int] = frozenset()
-    """Tickets of those batches that the schedule had given up."""
+    given_up: Mapping[int, str] = field(default_factory=dict)
+    """Tickets of those batches that the schedule or the watchdog had given up, each with its reason."""
     groups: frozenset[str] = frozenset()
     """Ids of the groups that are held."""
     facts: frozenset[tuple[str, Value]] = frozenset()
@@ -164,10 +166,10 @@ class _Reading:
         }
         past = Past(
             path=self.path, admissions=self.admissions, batches=self.batches,
-            given_up=frozenset(
-                v["ticket"] for v in self.values("group.dropped")
-                if v["reason"] == "cancelled" and v["ticket"] in self.taken
-            ),
+            given_up={
+                v["ticket"]: v["reason"] for v in self.values("group.dropped")
+                if v["reason"] in GIVEN_UP and v["ticket"] in self.taken
+            },
             groups=frozenset(renamed.get(id, id) for id in set(self.keys) - whole), facts=frozenset(facts),
             evaluations=evaluations,
             kept=sum(r.id not in halves for group in open_tickets for r in self.rollouts[group]), again=len(halves),
@@ -212,7 +214,7 @@ class _Reading:
         judged = {
             n for name in ("group.ready", "group.dropped") for n, e in self.events[name]
             if e.values["ticket"] in tickets
-            or (e.values["ticket"] not in self.taken and e.values.get("reason") == "cancelled")
+            or (e.values["ticket"] not in self.taken and e.values.get("reason") in GIVEN_UP)
         }
         return ended | judged
 

@@ -55,6 +55,10 @@ class Schedule(Protocol):
         """Tickets of the next batch, all settled; None to wait. Only a batch gives permits back, dropped ones' too."""
         ...
 
+    def missing(self, board: Board) -> tuple[int, ...]:
+        """Tickets, not settled, that the next batch waits for; empty when it waits for none that was admitted."""
+        ...
+
     def evict(self, board: Board) -> tuple[int, ...]:
         """Tickets that are given up: what still runs of them is cancelled, and they are settled as dropped."""
         ...
@@ -93,11 +97,15 @@ class TicketOrder:
         """The next B tickets, once all of them are settled."""
         if board.settled < self.groups_per_update:
             return None
-        first = board.batches * self.groups_per_update
-        wanted = range(first, first + self.groups_per_update)
+        wanted = self._next(board)
         if all(ticket in board.entries and board.entries[ticket].settled for ticket in wanted):
             return tuple(wanted)
         return None
+
+    def missing(self, board: Board) -> tuple[int, ...]:
+        """Those of the next B that still run."""
+        held = board.entries
+        return tuple(ticket for ticket in self._next(board) if ticket in held and not held[ticket].settled)
 
     def evict(self, board: Board) -> tuple[int, ...]:
         """Nothing is ever given up."""
@@ -105,6 +113,10 @@ class TicketOrder:
 
     def closed(self, entry: Entry) -> None:
         """Nothing is learned."""
+
+    def _next(self, board: Board) -> range:
+        first = board.batches * self.groups_per_update
+        return range(first, first + self.groups_per_update)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +152,10 @@ class Recorded:
             return self.schedule.select(board)
         settled = all(ticket in board.entries and board.entries[ticket].settled for ticket in wanted)
         return wanted if settled else None
+
+    def missing(self, board: Board) -> tuple[int, ...]:
+        """As the schedule says; nothing of a recorded batch, which is taken as it was."""
+        return () if self.batch(board.batches + 1) is not None else self.schedule.missing(board)
 
     def evict(self, board: Board) -> tuple[int, ...]:
         """As the schedule says, once all recorded batches are taken: what was given up before them is known."""

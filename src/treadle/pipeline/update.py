@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from treadle.agents.deadline import deadline
-from treadle.pipeline.board import Board, Entry, State
+from treadle.pipeline.board import Board, Entry, State, batch_wait
 from treadle.pipeline.config import PipelineConfig
 from treadle.pipeline.curriculum import Curriculum
 from treadle.pipeline.failures import nothing_scored
@@ -57,7 +57,7 @@ class UpdatePump:
         """The next batch in the schedule's order; None when the run stops first."""
         await board.until(
             lambda: board.stopping or self.schedule.select(board) is not None,
-            what=f"update {board.batches + 1} waits for its groups", stall_s=self.config.stall_s,
+            what=batch_wait(board.batches + 1), stall_s=self.config.stall_s,
         )
         if board.stopping:
             return None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from treadle.core.ports import Clock
 from treadle.inference.config import EngineConfig
-from treadle.inference.copied import CopiedEngine
+from treadle.inference.copied import CopiedEngine, Restarted, unheard
 from treadle.inference.engine import LocalEngine
 from treadle.inference.flight import Decode
 from treadle.inference.port import Engine
+from treadle.inference.process import Patience
 from treadle.learner.publisher import Publisher
 from treadle.models.policy import Policy
 from treadle.pipeline.trainer import BlockingThread
@@ -16,10 +17,18 @@ PUBLISH_S = 600.0
 """Deadline of the first publish."""
 
 
-def make_engine(config: EngineConfig, policy: Policy, *, clock: Clock, decode: Decode) -> LocalEngine | CopiedEngine:
-    """The engine that `config` asks for, not started."""
+def make_engine(
+    config: EngineConfig, policy: Policy, *, clock: Clock, decode: Decode, restarts: int = 0,
+    restarted: Restarted = unheard,
+) -> LocalEngine | CopiedEngine:
+    """The engine that `config` asks for, not started.
+
+    One with a process of its own has it started again so often when it ends before its time, and tells `restarted`.
+    """
     if config.copies:
-        return CopiedEngine(policy.folder, config)
+        engine = CopiedEngine(policy.folder, config, patience=Patience(restarts=restarts))
+        engine.restarted = restarted
+        return engine
     return LocalEngine(policy, config, clock=clock, decode=decode)
 
 

@@ -96,12 +96,26 @@ class Recipe:
                 f"limits.max_context={self.limits.max_context} contradicts engine.context={self.engine.context}: "
                 "expected at most the engine's context"
             )
+        silent_s, longest_s = self.pipeline.watchdog.rollout_s, self._longest_silence_s
+        if silent_s is not None and silent_s <= longest_s:
+            raise ConfigError(
+                f"pipeline.watchdog.rollout_s={silent_s:g} contradicts limits.generate_s and host.*_s: a rollout that "
+                f"keeps those may make no segment for {longest_s:g} s; set it to more, or to none"
+            )
         size, rule = self.pipeline.group_size, self.algorithm.rule
         if size < rule.min_rollouts:
             raise ConfigError(
                 f"pipeline.group_size={size} contradicts algorithm.rule={rule.name}: it compares siblings and needs at "
                 f"least {rule.min_rollouts} rollouts a group"
             )
+
+    @property
+    def _longest_silence_s(self) -> float:
+        """The longest that a rollout may take from one segment to the next, tools with limits of their own aside."""
+        host = self.host
+        first = 2 * host.setup_s + self.limits.generate_s  # making the environment, its reset, the first action
+        last = host.step_s + (1 + host.score_retries) * host.score_s
+        return max(first, last)
 
     def changed(self, overrides: Mapping[str, object]) -> Recipe:
         """This recipe with dotted keys set. Raises ConfigError naming key, got and expected."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from treadle.core.config import read_toml
 from treadle.core.errors import ConfigError, StoreError
 from treadle.models.policy import Policy
+from treadle.pipeline.checksums import verify
 from treadle.recipes.catalog import find
 from treadle.recipes.folder import RunFolder
 from treadle.recipes.recipe import Recipe
@@ -21,7 +22,8 @@ from treadle.trajectory.store import read_events, read_meta
 
 FREE = frozenset({
     "pipeline.save_every", "pipeline.keep_checkpoints", "pipeline.stall_s", "pipeline.update_s",
-    "pipeline.failed_batches", "evaluation.at_once", "runs", "threads",
+    "pipeline.failed_batches", "pipeline.watchdog.promote_s", "pipeline.watchdog.rollout_s",
+    "pipeline.watchdog.shrink_s", "pipeline.watchdog.restarts", "evaluation.at_once", "runs", "threads",
 })
 """Keys that may change in the middle of a run; `pipeline.updates` may grow."""
 SHOWN = 4
@@ -60,11 +62,15 @@ def require_writable(folder: RunFolder) -> None:
 
 
 def load_weights(policy: Policy, weights: Path) -> None:
-    """Load a learner's checkpoint, with its version, or a plain model folder. Raises StoreError, ModelError."""
+    """Load a learner's checkpoint, with its version, or a plain model folder. Raises StoreError, ModelError.
+
+    A checkpoint with checksums must be what was written; one without, and a plain folder, are taken as they are.
+    """
     whole = weights / "learner.json"
     if not whole.is_file():
         policy.restore(weights, version=policy.version)
         return
+    verify(weights)
     try:
         version = int(json.loads(whole.read_text(encoding="utf-8"))["version"])
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -54,6 +54,7 @@ from treadle.pipeline.loop import Loop, LoopParts, default_filters
 from treadle.pipeline.past import Past
 from treadle.pipeline.placebo import PermuteRewards
 from treadle.pipeline.trainer import BlockingThread, LearnerTrainer
+from treadle.pipeline.watchdog import remedy
 from treadle.recipes.engines import first_load, make_engine
 from treadle.recipes.folder import RunFolder
 from treadle.recipes.recipe import ColdStartPlan, Recipe
@@ -114,7 +115,10 @@ class Run:
             raise
         self.publisher = Publisher(folder.weights) if recipe.engine.copies else None
         """None when the engine shares the learner's tensors."""
-        self.engine = make_engine(recipe.engine, tools.policy, clock=tools.clock, decode=tools.renderer.decode)
+        self.engine = make_engine(
+            recipe.engine, tools.policy, clock=tools.clock, decode=tools.renderer.decode,
+            restarts=recipe.pipeline.watchdog.restarts, restarted=self._restarted,
+        )
         self.evaluations = {found.label: found for found in map(Evaluation.of, self.past.evaluations)}
         self.ledger = Ledger(
             Fanout(self.store, *map(Shield, listeners)), meter=StageMeter(tools.clock), rewards=recipe.rewards,
@@ -377,6 +381,10 @@ class Run:
         with contextlib.suppress(TreadleError):
             if self._saver is not None:
                 await self._saver.save(update=0)
+
+    def _restarted(self, why: str, seconds: float) -> None:
+        facts = remedy("restart", wait="the run", lacks=f"its engine ({why})", seconds=seconds)
+        self.ledger.tell("watchdog.acted", facts)
 
     def _slept(self, what: str) -> None:
         self.ledger.tell("wait.expired", {"what": what, "action": "the run goes on"})

@@ -31,6 +31,7 @@ from treadle.pipeline.filters import EnoughValid
 from treadle.pipeline.ledger import Ledger
 from treadle.pipeline.loop import Loop, LoopParts
 from treadle.pipeline.trainer import BlockingThread, TrainReport
+from treadle.pipeline.watchdog import WatchdogConfig
 from treadle.testing.fleet import Fleet, FleetConfig
 from treadle.testing.virtual_clock import VirtualClock
 from treadle.testing.workload import SimulatedPlayer, SimulatedTasks, Workload
@@ -39,6 +40,8 @@ from treadle.trajectory.group import Group
 T = TypeVar("T")
 LONG_S = 1e9
 """Deadlines of the loop: a simulation does not stall."""
+ASLEEP = WatchdogConfig(promote_s=None, rollout_s=None, shrink_s=None)
+"""Nothing is done about what takes long: how long things take is what is simulated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +110,8 @@ def simulate(scenario: Scenario) -> Simulated:
     """Run it. Equal scenarios give equal results, except for `real_s`."""
     began = time.perf_counter()
     clock = VirtualClock()
-    run = _Run(replace(scenario, pipeline=replace(scenario.pipeline, stall_s=LONG_S, update_s=LONG_S)), clock)
+    pipeline = replace(scenario.pipeline, stall_s=LONG_S, update_s=LONG_S, watchdog=ASLEEP)
+    run = _Run(replace(scenario, pipeline=pipeline), clock)
     clock.run(run.play())
     run.thread.close()
     return run.result(real_s=time.perf_counter() - began)
