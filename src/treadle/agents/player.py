@@ -57,6 +57,8 @@ class Play:
     """Of this rollout and attempt; turn k draws from its child ("turn", k, "sample")."""
     priority: Priority = no_priority
     """Handed to the engine with every turn."""
+    max_turns: int | None = None
+    """Most actions of this rollout, if that is less than the limits and the environment say; None says nothing."""
 
 
 class Player:
@@ -133,7 +135,8 @@ class _Playing:
             return opened.outcome
         prompt = self._prompt(opened)
         at = prompt
-        turns = min(opened.max_turns, self.player.limits.max_turns or opened.max_turns)
+        bounds = (opened.max_turns, self.player.limits.max_turns, self.plan.max_turns)
+        turns = min(bound for bound in bounds if bound is not None)
         for turn in range(turns):
             completion = await self._sample(turn, len(prompt))
             cut = completion.finish in (Finish.LENGTH, Finish.CONTEXT)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from treadle.pipeline.board import Board, Entry, State
 from treadle.pipeline.config import PipelineConfig
-from treadle.pipeline.filters import Filter, first_reason
+from treadle.pipeline.filters import Filter, judge
 from treadle.pipeline.ledger import Ledger
 
 
@@ -30,8 +30,9 @@ class EvaluatePump:
                 what="evaluate pump waits for a generated group", stall_s=self.config.stall_s,
             )
             for entry in self._waiting(board):
-                reason = first_reason(self.filters, entry.group)
-                board.move(entry, State.READY if reason is None else State.DROPPED, reason=reason or "")
+                found = judge(self.filters, entry.group)
+                entry.view, entry.masked = found.group, found.masked
+                board.move(entry, State.DROPPED if found.reason else State.READY, reason=found.reason or "")
                 self.ledger.judged(entry)
 
     @staticmethod

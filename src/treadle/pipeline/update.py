@@ -128,7 +128,7 @@ class UpdatePump:
         for entry in batch:
             if entry.state is not State.READY:
                 continue
-            group = self._within(entry.group)
+            group = self._within(entry.trains)
             if group is None:
                 board.move(entry, State.DROPPED, reason="stale")
                 self.ledger.judged(entry)
