@@ -8,10 +8,10 @@ Order and pace are those of `TicketOrder`, counted in tickets that live, which a
     a ticket starts when fewer than (lag + 1) * B live ones are ahead of it
     a full batch takes the first B live ones, and the dropped ones between them
 
-So every version takes B live tickets from ahead of a ticket, and it is trained within `lag` versions. A dropped one keeps
-its permit until its batch is taken, which delays nobody: there are (lag + `most`) * B permits. A short batch would break
-this, because the version goes on though fewer tickets are gone. It trains only if every live ticket that stays can
-still be trained in time:
+So every version takes B live tickets from ahead of a ticket, and it is trained within `lag` versions. A dropped one
+keeps its permit until its batch is taken, which delays nobody: there are (lag + `most`) * B permits. A short batch
+would break this, because the version goes on though fewer tickets are gone. It trains only if every live ticket that
+stays can still be trained in time:
 
     version + 1 + (live ones ahead of it) // B - (version it was admitted at) <= max_staleness
 
