@@ -73,7 +73,8 @@ class VoidTurns(Masking):
 
     A turn is void when none of its parts is an action, or when its token limit cut it off, because that is not run. The
     last turn of a rollout that the world ended is its answer, whatever its parts. A call that cannot be read is
-    answered and no void turn.
+    answered, so it is no void turn. A turn that a full context cut off is judged by its parts alone: it cannot be told
+    from one that was run and whose answer did not fit.
 
     Its bias: void turns are no longer punished, only not learned from, so a habit of them that pays stays.
     """
