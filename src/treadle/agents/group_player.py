@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from treadle.agents.leash import Leash
@@ -129,20 +129,33 @@ class GroupPlayer:
         """Whether somebody who plays now made a segment after this clock time."""
         return any(leash.made and leash.since > moment for leash in self.playing.values())
 
-    async def play(self, group: Group, task: Task, *, priority: Priority = no_priority) -> Group:
-        """Play all members to their ends. Raises nothing but CancelledError."""
+    async def play(
+        self, group: Group, task: Task, *, priority: Priority = no_priority, max_turns: int | None = None
+    ) -> Group:
+        """Play all members to their ends, each with at most so many turns. Raises nothing but CancelledError."""
         race = _Race(wanted=self.size - sum(rollout.trains for rollout in group.rollouts.values()))
         try:
             async with asyncio.TaskGroup() as members:
                 for index in range(self.size + self.spare):
-                    play = self._member(group, task, index, priority, race)
+                    plan = self._plan(group, task, index, priority=priority, max_turns=max_turns)
+                    play = self._member(group, plan, race)
                     race.tasks.append(members.create_task(play, name=f"{group.key.id}.{index}"))
         finally:
             self.player.generate.release(group.key.id)
         return group
 
-    async def _member(self, group: Group, task: Task, index: int, priority: Priority, race: _Race) -> None:
-        ticket = group.key.ticket
+    def _plan(self, group: Group, task: Task, index: int, *, priority: Priority, max_turns: int | None) -> Play:
+        """The first attempt of a member."""
+        return Play(
+            task=task, index=index, priority=priority, max_turns=max_turns,
+            env_seed=self.seed.at("env", group.key.ticket), sample_stream=self._stream(group, index, 0),
+        )
+
+    def _stream(self, group: Group, index: int, attempt: int) -> Stream:
+        return self.seed.at("ticket", group.key.ticket, "rollout", index, "attempt", attempt)
+
+    async def _member(self, group: Group, plan: Play, race: _Race) -> None:
+        task, index = plan.task, plan.index
         before = [r for r in group.rollouts.values() if r.index == index]
         infra, env = _failures(before)
         if race.wanted <= 0 or (before and not self.retries.allows(before[-1], infra=infra, env=env)):
@@ -151,9 +164,8 @@ class GroupPlayer:
         while True:
             leash = Leash.begin(self.clock, after=leash)
             attempt = infra + env
-            rollout = await self._attempt(group, leash, Play(
-                task=task, index=index, attempt=attempt, priority=priority, env_seed=self.seed.at("env", ticket),
-                sample_stream=self.seed.at("ticket", ticket, "rollout", index, "attempt", attempt), leash=leash,
+            rollout = await self._attempt(group, leash, replace(
+                plan, attempt=attempt, sample_stream=self._stream(group, index, attempt), leash=leash,
             ))
             assert rollout.outcome is not None
             more = _failures([rollout])

@@ -60,6 +60,8 @@ class Play:
     """Handed to the engine with every turn."""
     leash: Leash | None = None
     """How it is watched over and given up from outside; None is watched by nobody."""
+    max_turns: int | None = None
+    """Most actions of this rollout, if that is less than the limits and the environment say; None says nothing."""
 
 
 class Player:
@@ -137,7 +139,8 @@ class _Playing:
             return opened.outcome
         prompt = self._prompt(opened)
         at = prompt
-        turns = min(opened.max_turns, self.player.limits.max_turns or opened.max_turns)
+        bounds = (opened.max_turns, self.player.limits.max_turns, self.plan.max_turns)
+        turns = min(bound for bound in bounds if bound is not None)
         for turn in range(turns):
             completion = await self._sample(turn, len(prompt))
             cut = completion.finish in (Finish.LENGTH, Finish.CONTEXT)

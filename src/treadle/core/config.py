@@ -11,7 +11,8 @@ An object that can only be printed by its name, such as a taskset, keeps its pla
 
 Text is read by the field's type; typed values (from TOML or Python) must fit it, except that an int fits a float. A
 field whose type stands in `names` holds an object that is chosen by name: a credit rule, a loss, a schedule. Its own
-fields, when it is a dataclass, are keys below it: `rule=grpo`, `rule.std=false`.
+fields, when it is a dataclass, are keys below it: `rule=grpo`, `rule.std=false`. A field that is a tuple of such a type
+holds several, in order: `filters=a,b`, `filters.a.most=3`.
 
 Errors are ConfigError, one line: the key, what was given, what was expected. An unknown key gets the nearest key and
 the keys that the section has.
@@ -153,6 +154,9 @@ class _Builder:
             raise ConfigError(_placed(key, str(error))) from error
 
     def _field(self, hint: Any, held: Any, node: _Node, key: str) -> Any:
+        several = _several(hint, self._names)
+        if several is not None:
+            return self._list(several, held, node, key)
         table = _table(hint, self._names)
         if table is None and _is_section(held) and not (_optional(hint) and fit(type(None), node.value) is None):
             return self.section(held, node, key)
@@ -168,6 +172,34 @@ class _Builder:
             value_type = (*typing.get_args(hint), Any, Any)[1]
             return {**held, **{n: self.read(value_type, b.value, f"{key}.{n}") for n, b in node.below.items()}}
         raise ConfigError(f"unknown key {key + '.' + next(iter(node.below))!r}: {key} is a {say(hint)}, not a section")
+
+    def _list(self, table: Mapping[str, Callable[[], object]], held: Any, node: _Node, key: str) -> tuple[Any, ...]:
+        """Objects that are chosen by name, with the fields of each below its name."""
+        if node.value is not Missing.VALUE:
+            held = self._named(table, held, node.value, key)
+        chosen = {_name(one): one for one in held}
+        for name, below in node.below.items():
+            if not _is_section(chosen.get(name)):
+                raise ConfigError(
+                    f"unknown key {f'{key}.{name}{below.rest()}'!r}{did_you_mean(name, chosen)} "
+                    f"({key}: {', '.join(chosen)})"
+                )
+            chosen[name] = self.section(chosen[name], below, f"{key}.{name}")
+        return tuple(chosen.values())
+
+    def _named(
+        self, table: Mapping[str, Callable[[], object]], held: Any, value: object, key: str
+    ) -> tuple[Any, ...]:
+        """The objects of these names: those that are held already stay as they are."""
+        names = fit(tuple[str, ...], value)
+        if names is Missing.VALUE:
+            if isinstance(value, tuple):
+                return value
+            raise _wrong(key, value, f"a list of names ({', '.join(table)})")
+        if len(set(names)) != len(names):
+            raise ConfigError(f"{key}: got {value!r}, expected each name once")
+        known = {_name(one): one for one in held}
+        return tuple(known[name] if name in known else self._chosen(table, str, name, key) for name in names)
 
     def _chosen(self, table: Mapping[str, Callable[[], object]], hint: Any, value: object, key: str) -> object:
         if not isinstance(value, str):
@@ -219,6 +251,12 @@ def _table(hint: Any, names: Names) -> Mapping[str, Callable[[], object]] | None
     return next((names[m] for m in members(hint) if m in names), None)
 
 
+def _several(hint: Any, names: Names) -> Mapping[str, Callable[[], object]] | None:
+    """The table of `tuple[kind, ...]` where `kind` is chosen by name."""
+    args = typing.get_args(hint)
+    return names.get(args[0]) if origin_of(hint) is tuple and args[1:] == (Ellipsis,) else None
+
+
 def _placed(key: str, said: str) -> str:
     """What a section said about itself, with the key under which it stands here."""
     above, _, name = key.rpartition(".")
@@ -234,6 +272,11 @@ def _wrong(key: str, value: object, expected: str) -> ConfigError:
 def _flatten(config: Any, key: str, names: Names, out: dict[str, object]) -> None:
     for name, hint in _hints(type(config)).items():
         path, value = f"{key}.{name}" if key else name, getattr(config, name)
+        if _several(hint, names) is not None:
+            out[path] = [_name(one) for one in value]
+            for one in filter(_is_section, value):
+                _flatten(one, f"{path}.{_name(one)}", names, out)
+            continue
         table = _table(hint, names)
         if table is not None and value is not None:
             out[path] = next((n for n, make in table.items() if make is type(value)), None) or _name(value)

@@ -25,6 +25,7 @@ from treadle.algorithms.losses import Loss
 from treadle.core.clock import SystemClock
 from treadle.core.ports import Clock, Floats, WeightRef
 from treadle.learner import checkpoint
+from treadle.learner.ages import Age, AgeMeter
 from treadle.learner.config import LearnerConfig
 from treadle.learner.head import Head
 from treadle.learner.pack import PackedBatch, pack
@@ -57,6 +58,8 @@ class UpdateReport:
     """Means over loss edges, by name, as the loss reports them."""
     skew: Skew | None = None
     """How far recorded log-probs are from the learner's own; None unless the packs were fresh."""
+    ages: Mapping[int, Age] = field(default_factory=dict)
+    """What the trained tokens were like before the step, by their age in versions; empty where nobody sampled them."""
 
 
 class Learner:
@@ -94,10 +97,10 @@ class Learner:
         """
         started = self._clock.now()
         _check(packs, loss)
-        total, sums, meter = 0.0, dict[str, float](), SkewMeter()
+        total, sums, meter, ages = 0.0, dict[str, float](), SkewMeter(), AgeMeter(self.policy.version)
         try:
             for done, batch in enumerate(packs):
-                value, part = self.accumulate(batch, loss, meter if fresh else None)
+                value, part = self.accumulate(batch, loss, meter if fresh else None, ages)
                 total += value
                 for key, number in part.items():
                     sums[key] = sums.get(key, 0.0) + number
@@ -116,12 +119,12 @@ class Learner:
             version=self.policy.version, loss=total, grad_norm=norm, lr=lr,
             tokens_trained=sum(batch.trained for batch in packs),
             tokens_forward=sum(batch.tokens for batch in packs), packs=len(packs), skipped=skipped,
-            skew=skew, seconds=self._clock.now() - started,
+            skew=skew, ages=ages.read(), seconds=self._clock.now() - started,
             stats={key: number / max(edges, 1) for key, number in sums.items()},
         )
 
     def accumulate(
-        self, batch: PackedBatch, loss: Loss, meter: SkewMeter | None = None
+        self, batch: PackedBatch, loss: Loss, meter: SkewMeter | None = None, ages: AgeMeter | None = None
     ) -> tuple[float, dict[str, float]]:
         """Forward and backward of one pack into the parameters' gradients: its loss, and the loss's report."""
         if batch.edges == 0:
@@ -133,6 +136,8 @@ class Learner:
         states.backward(torch.zeros_like(states).index_add_(0, src, grad))  # type: ignore[no-untyped-call]
         if meter is not None:
             meter.add(logp, terms.old)
+        if ages is not None:
+            ages.add(logp, terms.old, versions=batch.version, copies=batch.copies)
         return float(value), loss.report(logp, terms)
 
     def logprobs(self, forest: Forest) -> dict[str, Floats]:

@@ -64,6 +64,9 @@ class PackedBatch:
     """[E] place of the target within that segment."""
     copies: Index
     """[E] action tokens of the forest that this edge stands for."""
+    version: Index
+    """[E] policy version that sampled the target, of the first token where several were woven together; -1 where no
+    policy did."""
     nodes: tuple[Node, ...]
     """Together they cover 0 .. T, in order."""
 
@@ -101,7 +104,7 @@ def pack(
     for order in _Tree(strands).split(budget_tokens):
         owned = ~paid[order]
         paid[order] = True
-        packs.append(_lay_out(strands, denominator, order, owned))
+        packs.append(_lay_out(forest, strands, denominator, order, owned))
     return packs
 
 
@@ -151,7 +154,7 @@ class _Tree:
 
 
 def _lay_out(
-    strands: Sequence[Strand], denominator: float, order: Index, owned: NDArray[np.bool_]
+    forest: Forest, strands: Sequence[Strand], denominator: float, order: Index, owned: NDArray[np.bool_]
 ) -> PackedBatch:
     """One pack from its strands in pre-order; `owned` marks the strands whose edges it pays."""
     n = len(order)
@@ -179,15 +182,27 @@ def _lay_out(
     def edges(name: str) -> NDArray[Any]:
         return np.asarray(np.concatenate([getattr(strand, name) for strand in chosen])[tgt])
 
+    row, offset = edges("row"), edges("offset")
     return PackedBatch(
         ids=_long(np.concatenate([strand.ids for strand in chosen])), pos=_long(depth[which] + within),
-        end=_long(end[which]), src=_long(source[tgt]), tgt=_long(tgt), row=edges("row"), offset=edges("offset"),
-        copies=edges("copies"), nodes=_merge(start, length, parent),
+        end=_long(end[which]), src=_long(source[tgt]), tgt=_long(tgt), row=row, offset=offset,
+        copies=edges("copies"), version=_sampled_by(forest, row, offset), nodes=_merge(start, length, parent),
         terms=LossTerms(
             old=torch.from_numpy(edges("old")), pos_w=torch.from_numpy(edges("pos")),
             neg_w=torch.from_numpy(edges("neg")), mass=torch.from_numpy(mass[tgt]), denominator=denominator,
         ),
     )
+
+
+def _sampled_by(forest: Forest, row: Index, offset: Index) -> Index:
+    """[E] policy version of each token, given by its row and its place there; -1 where no policy sampled it."""
+    out = np.full(len(row), -1, dtype=np.int64)
+    for number in np.unique(row):
+        runs = np.array(forest.segments[number].versions, dtype=np.int64).reshape(-1, 2)  # (version, tokens)
+        if len(runs):
+            mine = row == number
+            out[mine] = runs[np.searchsorted(runs[:, 1].cumsum(), offset[mine], side="right"), 0]
+    return out
 
 
 def _merge(start: Index, length: Index, parent: Index) -> tuple[Node, ...]:

@@ -40,7 +40,7 @@ class Strand:
     copies: Index
     """How many action tokens with mass are this one."""
     row: Index
-    """Forest row of the first token that is this one."""
+    """Forest row of the first token that is this one; of the first that trains, if one does."""
     offset: Index
     """Its place within that row's segment."""
 
@@ -118,8 +118,8 @@ class _TokenTree:
                 self.row.append(row)
                 self.offset.append(offset)
             if trains:
-                if self.mass[at] == 0.0:
-                    self.old[at] = old
+                if self.mass[at] == 0.0:  # what came here before does not train
+                    self.old[at], self.row[at], self.offset[at] = old, row, offset
                 self.pos[at] += pos
                 self.neg[at] += neg
                 self.mass[at] += mass

@@ -33,6 +33,17 @@ def printable(text: str) -> str:
     )
 
 
+def counted(event: Event, prefix: str) -> dict[str, int]:
+    """Counts whose keys begin with `prefix`, such as `dropped.`, by the rest of the key; those of 0 are left out."""
+    found = {printable(key.removeprefix(prefix)): whole(event, key) for key in event.values if key.startswith(prefix)}
+    return {name: count for name, count in found.items() if count > 0}
+
+
+def listed(counts: dict[str, int]) -> str:
+    """`overlong 2, void_turn 1`."""
+    return ", ".join(f"{name} {count}" for name, count in counts.items())
+
+
 def duration(seconds: float | None) -> str:
     """`45 s`, `3 min 05 s`, `2 h 10 min`; `-` for None."""
     if seconds is None or not math.isfinite(seconds):

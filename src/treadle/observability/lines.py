@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from treadle.core.events import Event
-from treadle.observability.facts import Evaluated, amount, duration, number, text
+from treadle.observability.facts import Evaluated, amount, counted, duration, listed, number, text, whole
 
 STAGES = {
     "evaluation": "evaluating", "demonstrations": "playing demonstrations", "coldstart": "cold start",
@@ -16,6 +16,8 @@ REMEDIES = {
     "shrink": "it goes on with what there is", "restart": "it was started again",
 }
 """What the watchdog did, in words."""
+QUIET = ("zero_variance", "cancelled", "overlong", "void_turn", "duplicate")
+"""Reasons of a drop that each update counts; they get no lines of their own."""
 
 
 class PlainLines:
@@ -119,7 +121,7 @@ def _update(event: Event) -> str:
         f"solved {amount(number(event, 'solved_share'), '.0%')}  groups {text(event, 'groups')}"
         f"+{text(event, 'dropped')} dropped  {amount(number(event, 'tokens_per_s'), '.0f')} tok/s  "
         f"staleness {text(event, 'staleness')}  idle {idle}  {amount(number(event, 'seconds_s'), '.1f')} s  "
-        f"left {duration(number(event, 'eta_s'))}"
+        f"left {duration(number(event, 'eta_s'))}{_counts(event)}"
         f"{'  SKIPPED: gradient not finite' if event.values.get('skipped') else ''}"
     )
 
@@ -128,7 +130,19 @@ def _skipped(event: Event) -> str:
     return (
         f"update {text(event, 'update')}/{text(event, 'updates')}  no group left to train "
         f"({text(event, 'dropped')} dropped, solved {amount(number(event, 'solved_share'), '.0%')})"
+        f"{_counts(event)}"
     )
+
+
+def _counts(event: Event) -> str:
+    """Why groups were dropped, which rollouts do not train, which tasks the curriculum passed over; as far as told."""
+    dropped, left_out, pools = (counted(event, prefix) for prefix in ("dropped.", "masked.", "pools."))
+    skipped = whole(event, "skipped_tasks")
+    parts = [
+        f"dropped: {listed(dropped)}" if dropped else "", f"rollouts left out: {listed(left_out)}" if left_out else "",
+        f"tasks passed over: {skipped}" if skipped or pools else "", f"kinds: {listed(pools)}" if pools else "",
+    ]
+    return "".join(f"  {part}" for part in parts if part)
 
 
 def _stopping(event: Event) -> str:
@@ -155,4 +169,4 @@ def _breaker(event: Event) -> str:
 
 def _dropped(event: Event) -> str:
     reason = text(event, "reason")
-    return "" if reason in ("zero_variance", "cancelled") else f"group {text(event, 'group')} dropped: {reason}"
+    return "" if reason in QUIET else f"group {text(event, 'group')} dropped: {reason}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from treadle.core.events import Event
+from treadle.observability import tables
 from treadle.observability.facts import Evaluated, amount, duration, number, text
 from treadle.observability.lines import watchdog_line
 
@@ -61,7 +62,8 @@ class Report:
     def write(self, folder: Path) -> Path:
         """Write report.md and, after reinforcement learning, learning-curve.png. Returns the report's path."""
         lines = [
-            *self._head(), *self._tables(), *self._watchdog(), *self._curve(folder), *self._updates_table(),
+            *self._head(), *self._tables(), *self._watchdog(), *self._curve(folder), *self._course(),
+            *self._updates_table(),
         ]
         path = folder / "report.md"
         path.write_text("\n".join(lines) + "\n", "utf-8", "backslashreplace")
@@ -109,11 +111,16 @@ class Report:
             temperature = amount(self.evaluations[0].temperature, "g")
             lines += ["", f"Decoding at temperature {temperature}, one rollout per task."]
             lines += ["", *self._families()]
-        if self._endings or self._dropped:
+        masked = tables.tally(self._updates, "masked.")
+        if self._endings or self._dropped or masked:
             lines += ["", "## Where rollouts and groups went", "", "| what | count |", "|---|---|"]
             lines += [f"| rollouts that ended {ending} | {count} |" for ending, count in sorted(self._endings.items())]
+            lines += [f"| rollouts left out of training: {cell(why)} | {count} |" for why, count in masked.items()]
             lines += [f"| groups dropped: {reason} | {count} |" for reason, count in sorted(self._dropped.items())]
         return lines
+
+    def _course(self) -> list[str]:
+        return [*tables.curriculum(self._updates), *tables.ages(self._updates)]
 
     def _watchdog(self) -> list[str]:
         """What waited too long, and what was done about it; nothing for a run that needed nothing."""

@@ -2,7 +2,7 @@
 
     generate pump   takes a permit, asks the curriculum for a task, plays n rollouts of it, scores them while their
                     environments are open
-    evaluate pump   takes generated groups, runs the filters on the raw reward: ready | dropped(reason)
+    evaluate pump   takes generated groups, runs the filters: some rollouts are masked, then ready | dropped(reason)
     update pump     takes the next B tickets in order, trains what is ready, version + 1, loads, gives permits back
     watchdog        promotes, cancels or goes without what a wait has lasted for too long, before its deadline ends the
                     run with its name
@@ -40,9 +40,9 @@ seconds, `_share` is 0..1. A key is left out, or None, where there is nothing to
                         reward, turns, tokens (sampled), context_tokens, generate_s, env_s, score_s,
                         retried (True when another attempt follows)
     group.ready         group, ticket, task, family, level, rollouts, valid, reward_mean, solved_share, tokens,
-                        seconds_s
+                        seconds_s, masked.REASON (valid rollouts that do not train, by the filter that left them out)
     group.dropped       the same keys and reason ("zero_variance" | "singleton" | "min_valid" | "failed" | "stale"
-                        | "cancelled" | "late")
+                        | "cancelled" | "late" | "overlong" | "void_turn" | "duplicate")
     group.trained       group, ticket, version (the one it made), staleness
 
     breaker.opened      family (gets no new tickets), group (that was one too many), failures (in a row), message
@@ -57,15 +57,18 @@ seconds, `_share` is 0..1. A key is left out, or None, where there is nothing to
                         pools.mastered (kinds of task met so far, where the curriculum keeps pools),
                         breaker.open (families without new tickets, when there are any),
                         solved_share (rollouts whose main part reached the bar, dropped groups included),
+                        dropped.REASON (groups), masked.REASON (rollouts that do not train, dropped groups included),
                         loss, grad_norm, lr, tokens_trained, tokens_generated, tokens_per_s (generated),
                         staleness (worst trained token), staleness_mean, turns_mean, tokens_mean (sampled per rollout),
                         failed (rollouts that ended in error), retries, truncated_share, update_s (in the learner),
                         seconds_s (since the last update.done), eta_s (seconds to the last update, at this pace),
                         regime ("generate" | "env" | "score" | "update": the busiest stage),
                         generate_idle_share, env_idle_share, score_idle_share, update_idle_share,
-                        skipped (True when the gradient was not finite), and stat.NAME for what the loss reports
-    update.skipped      update, updates, version, dropped, skipped_tasks, pools.* as above, solved_share, reward_mean,
-                        reason ("empty")
+                        skipped (True when the gradient was not finite), stat.NAME for what the loss reports, and for
+                        trained tokens of every age (versions since they were sampled) before the step: age.N.tokens,
+                        age.N.ratio (mean), age.N.kl (k3, nats), age.N.ess (effective sample size, share of tokens)
+    update.skipped      update, updates, version, dropped, skipped_tasks, dropped.*, masked.*, pools.* as above,
+                        solved_share, reward_mean, reason ("empty")
     checkpoint.saved    update, version, path, seconds_s
     wait.expired        what (who waited for what, for how long), action
     watchdog.acted      wait (who waited), for (what for), since_s (so many seconds), action ("promote" | "cancel" |

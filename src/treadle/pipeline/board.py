@@ -9,8 +9,8 @@ the board to change. All of it lives on one event loop, so nothing here is locke
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from treadle.core.errors import DeadlineExceeded
@@ -54,11 +54,20 @@ class Entry:
     """Why it was dropped."""
     boost: int = 0
     """How much sooner the engine serves it than the schedule says; the watchdog sets it."""
+    view: Group | None = None
+    """What the filters left of the group; None before they looked at it."""
+    masked: Mapping[str, str] = field(default_factory=dict)
+    """Rollouts that the filters left out: id to reason."""
 
     @property
     def ticket(self) -> int:
         """Admission number."""
         return self.group.key.ticket
+
+    @property
+    def trains(self) -> Group:
+        """What trains of the group."""
+        return self.group if self.view is None else self.view
 
     @property
     def skipped(self) -> int:

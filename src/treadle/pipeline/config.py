@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from treadle.core.errors import ConfigError
 from treadle.pipeline.counting import InOrder
 from treadle.pipeline.curriculum import CurriculumPlan, InTicketOrder
+from treadle.pipeline.filters import DropEqualRewards, FilterPlan
+from treadle.pipeline.horizon import Horizon
 from treadle.pipeline.schedule import Bounds, OnStale, SchedulePlan
 from treadle.pipeline.watchdog import WatchdogConfig
 
@@ -18,7 +20,7 @@ class PipelineConfig:
     group_size: int = 8
     """Rollouts of one task that share a baseline."""
     groups_per_update: int = 8
-    """Tickets of one update; dropped ones shrink the update, they are not replaced."""
+    """Tickets of one update; dropped ones shrink it, unless `schedule=dynamic` replaces them."""
     updates: int = 30
     """Batches of tickets to take; one whose groups were all dropped makes no new version."""
     lag: int = 0
@@ -29,9 +31,15 @@ class PipelineConfig:
     """What becomes of a ticket that cannot be trained within the bound: `wait` lets the update wait for it before that
     happens; `drop` gives it up and `mask` trains without its old tokens, and both favour short rollouts."""
     schedule: SchedulePlan = field(default_factory=InOrder)
-    """Which ready groups make the next batch: `tickets`, `strict`, `freshest`, `shortest` or `learnability`."""
+    """What makes the next batch: so many tickets, by `tickets`, `strict`, `freshest`, `shortest` or `learnability`; or
+    `dynamic`, which takes tickets until so many groups train."""
     curriculum: CurriculumPlan = field(default_factory=InTicketOrder)
     """Which task a ticket plays: `tickets` (task number = ticket) or `pools` (kinds that are solved sometimes)."""
+    filters: tuple[FilterPlan, ...] = (DropEqualRewards(),)
+    """What of a group does not train: `zero_variance` (groups with nothing to compare), `overlong` and `void_turn` and
+    `duplicate` (rollouts). The last three change what is learned; `pipeline.masks` says how."""
+    horizon: Horizon | None = None
+    """How the number of turns grows at the beginning; None allows `limits.max_turns` from the start."""
     infra_retries: int = 2
     """How often a rollout is played again after failures of the machinery."""
     env_retries: int = 1
@@ -69,6 +77,9 @@ class PipelineConfig:
         for key, low in least.items():
             if getattr(self, key) < low:
                 raise ConfigError(f"pipeline.{key}: got {getattr(self, key)}, expected >= {low}")
+        names = [plan.name for plan in self.filters]
+        if len(set(names)) != len(names):
+            raise ConfigError(f"pipeline.filters: got {', '.join(names)}, expected each name once")
         if not 0 < self.min_valid <= 1:
             raise ConfigError(f"pipeline.min_valid: got {self.min_valid}, expected a share in (0, 1]")
         for key in ("stall_s", "update_s"):
@@ -95,15 +106,15 @@ class PipelineConfig:
         """What the schedule has to keep to."""
         return Bounds(
             groups_per_update=self.groups_per_update, lag=self.lag, max_staleness=self.staleness_bound,
-            on_stale=self.on_stale,
+            on_stale=self.on_stale, updates=self.updates,
         )
 
     @property
     def permits(self) -> int:
         """Most groups outstanding."""
-        return (self.lag + 1) * self.groups_per_update
+        return (self.lag + self.schedule.most) * self.groups_per_update
 
     @property
     def tickets(self) -> int:
-        """Tickets of the whole run."""
-        return self.updates * self.groups_per_update
+        """Most tickets of the whole run."""
+        return self.updates * self.schedule.most * self.groups_per_update

@@ -97,6 +97,7 @@ class InOrder:
     """Earlier tickets first, looking ahead as far as the counting check allows."""
 
     name: ClassVar[str] = "tickets"
+    most: ClassVar[int] = 1
 
     def begin(self, bounds: Bounds, *, rewards: Rewards) -> Schedule:
         """Needs the bounds only."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from treadle.pipeline.board import Board, Entry, State
 from treadle.pipeline.config import PipelineConfig
-from treadle.pipeline.filters import LOST, Filter, first_reason
+from treadle.pipeline.filters import LOST, Filter, judge
 from treadle.pipeline.ledger import Ledger
 
 
@@ -30,13 +30,15 @@ class EvaluatePump:
                 what="evaluate pump waits for a generated group", stall_s=self.config.follow_s,
             )
             for entry in self._waiting(board):
-                reason = self._reason(board, entry)
+                found = judge(self.filters, entry.group)
+                entry.view, entry.masked = found.group, found.masked
+                reason = self._late(board, entry, found.reason)
                 board.move(entry, State.READY if reason is None else State.DROPPED, reason=reason or "")
                 self.ledger.judged(entry)
 
-    def _reason(self, board: Board, entry: Entry) -> str | None:
-        """Why a group is dropped; None to keep it. One that was given up may have enough without who was missing."""
-        reason = first_reason(self.filters, entry.group)
+    @staticmethod
+    def _late(board: Board, entry: Entry, reason: str | None) -> str | None:
+        """The reason, or `late` for a group that was given up and has too few rollouts without who was missing."""
         return "late" if reason in LOST and entry.ticket in board.late else reason
 
     @staticmethod

@@ -126,7 +126,10 @@ class GeneratePump:
             return self.schedule.priority(board, entry.ticket) - sooner - entry.boost
 
         async with asyncio.TaskGroup() as one:  # a task of its own, so that it can be given up alone
-            task = one.create_task(self.player.play(entry.group, entry.task, priority=priority))
+            played = self.player.play(
+                entry.group, entry.task, priority=priority, max_turns=self._horizon(entry.ticket)
+            )
+            task = one.create_task(played)
             self._playing[entry.ticket] = task
         del self._playing[entry.ticket]
         if task.cancelled() and entry.ticket not in board.late:
@@ -134,6 +137,14 @@ class GeneratePump:
             self.ledger.judged(entry)
         else:
             board.move(entry, State.GENERATED)
+
+    def _horizon(self, ticket: int) -> int | None:
+        """Most turns of the ticket's rollouts, beside their limits; None when there is no horizon."""
+        plan, last = self.config.horizon, self.player.player.limits.max_turns
+        if plan is None:
+            return None
+        assert last is not None, "a horizon grows to limits.max_turns"
+        return plan.turns(ticket // self.config.groups_per_update, last=last)
 
     async def evict(self, board: Board) -> None:
         """Cancel the groups that the schedule or the watchdog gives up, each once, until the run is cancelled."""

@@ -10,6 +10,7 @@ exactly once, every ticket is closed exactly once. A listener that is the store 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from treadle.agents.limits import Rewards
@@ -19,6 +20,7 @@ from treadle.core.outcome import Status
 from treadle.envs.task import Task
 from treadle.pipeline.board import Board, Entry, State
 from treadle.pipeline.past import Past
+from treadle.pipeline.statistics import counts
 from treadle.trajectory.group import Group, Rollout
 
 
@@ -137,5 +139,5 @@ def _group_facts(entry: Entry, rewards: Rewards, *, seconds: float) -> dict[str,
                         for r in group.rollouts.values()),
         "valid": len(valid), "reward_mean": sum(raw) / len(raw) if raw else None,
         "solved_share": sum(map(rewards.solved, valid)) / len(valid) if valid else None,
-        "tokens": sampled_tokens(group), "seconds_s": seconds,
+        "tokens": sampled_tokens(group), "seconds_s": seconds, **counts("masked", Counter(entry.masked.values())),
     }

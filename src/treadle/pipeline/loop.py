@@ -32,7 +32,7 @@ from treadle.pipeline.checkpoints import Checkpoints, Mark
 from treadle.pipeline.config import PipelineConfig
 from treadle.pipeline.curriculum import Curriculum, TicketTasks
 from treadle.pipeline.evaluate import EvaluatePump
-from treadle.pipeline.filters import EnoughValid, Filter, ZeroVariance
+from treadle.pipeline.filters import EnoughValid, Filter
 from treadle.pipeline.first_error import first_error
 from treadle.pipeline.generate import GeneratePump, Room
 from treadle.pipeline.ledger import Ledger
@@ -95,9 +95,11 @@ class LoopReport:
 
 
 def default_filters(config: PipelineConfig, *, rewards: Rewards, min_rollouts: int) -> tuple[Filter, ...]:
-    """Enough valid rollouts; and, where the rule compares siblings, something to compare."""
+    """Enough valid rollouts, then what the config names: first what masks."""
     enough = EnoughValid(group_size=config.group_size, min_valid=config.min_valid, min_rollouts=min_rollouts)
-    return (enough, ZeroVariance(rewards=rewards)) if min_rollouts > 1 else (enough,)
+    plans = sorted(config.filters, key=lambda plan: not plan.masking)
+    named = [plan.begin(rewards=rewards, min_rollouts=min_rollouts) for plan in plans]
+    return (enough, *(one for one in named if one is not None))
 
 
 class Loop:

@@ -19,6 +19,7 @@ from typing import ClassVar
 from treadle.agents.limits import Rewards
 from treadle.pipeline.board import Board, Entry, State
 from treadle.pipeline.counting import Counting, InOrder
+from treadle.pipeline.dynamic import UntilFull
 from treadle.pipeline.filters import compared
 from treadle.pipeline.schedule import Bounds, Schedule, SchedulePlan, Strictly
 
@@ -34,7 +35,7 @@ class FreshestFirst(Counting):
         """By the oldest version that its tokens depend on, newest first."""
         if entry.state is State.DROPPED:
             return 0.0
-        oldest = entry.group.oldest_version
+        oldest = entry.trains.oldest_version
         return -float(entry.group.key.admitted_version if oldest is None else oldest)
 
 
@@ -48,7 +49,7 @@ class Learnability(Counting):
         """Minus the variance; 0 for a group that is dropped or has nothing to compare."""
         if entry.state is State.DROPPED:
             return 0.0
-        values = compared(entry.group, self.rewards)
+        values = compared(entry.trains, self.rewards)
         if len(values) < 2:
             return 0.0
         mean = sum(values) / len(values)
@@ -100,6 +101,7 @@ class Freshest:
     """Youngest tokens first."""
 
     name: ClassVar[str] = "freshest"
+    most: ClassVar[int] = 1
 
     def begin(self, bounds: Bounds, *, rewards: Rewards) -> Schedule:
         """Needs the bounds only."""
@@ -111,6 +113,7 @@ class Shortest:
     """Shortest expected remainder first."""
 
     name: ClassVar[str] = "shortest"
+    most: ClassVar[int] = 1
 
     def begin(self, bounds: Bounds, *, rewards: Rewards) -> Schedule:
         """No family is known yet."""
@@ -122,6 +125,7 @@ class MostToLearn:
     """Largest variance of rewards first."""
 
     name: ClassVar[str] = "learnability"
+    most: ClassVar[int] = 1
 
     def begin(self, bounds: Bounds, *, rewards: Rewards) -> Schedule:
         """Reads raw rewards."""
@@ -129,5 +133,5 @@ class MostToLearn:
 
 
 SCHEDULES: Mapping[str, type[SchedulePlan]] = {
-    kind.name: kind for kind in (InOrder, Strictly, Freshest, Shortest, MostToLearn)
+    kind.name: kind for kind in (InOrder, Strictly, Freshest, Shortest, MostToLearn, UntilFull)
 }

@@ -7,7 +7,8 @@ name); the plan makes the object when a loop begins.
 when its batch is at most `lag` batches away, so between its admission and its update at most `lag` versions pass,
 whatever the latencies are: the bound needs no dropping and does not select against long rollouts. A dropped ticket
 keeps its permit until its batch is taken; were it given back at once, a later ticket could start too early.
-`treadle.pipeline.counting` looks further ahead under the same bound.
+`treadle.pipeline.counting` looks further ahead under the same bound; `treadle.pipeline.dynamic` replaces what was
+dropped.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ class Bounds:
     max_staleness: int
     """Batches that may pass between a ticket's admission and its own batch; at least `lag`."""
     on_stale: OnStale = "wait"
+    updates: int | None = None
+    """Batches of the whole run; None when it has no end."""
 
     def may_start(self, board: Board) -> bool:
         """Whether the next ticket is at most `lag` batches ahead of the one that is gathered now."""
@@ -72,6 +75,11 @@ class SchedulePlan(Protocol):
     """What a recipe says about the schedule."""
 
     name: ClassVar[str]
+
+    @property
+    def most(self) -> int:
+        """Most tickets of a batch, as a multiple of `groups_per_update`: above 1 where dropped ones are replaced."""
+        ...
 
     def begin(self, bounds: Bounds, *, rewards: Rewards) -> Schedule:
         """A schedule that has seen nothing yet."""
@@ -124,6 +132,7 @@ class Strictly:
     """Batch k is tickets k*B .. k*B+B-1."""
 
     name: ClassVar[str] = "strict"
+    most: ClassVar[int] = 1
 
     def begin(self, bounds: Bounds, *, rewards: Rewards) -> Schedule:
         """Needs the pace only."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from treadle.agents.limits import Rewards
@@ -23,6 +24,10 @@ class BatchReport:
     groups: int
     """Groups that trained."""
     dropped: int
+    reasons: Mapping[str, int]
+    """Why groups were dropped, and how many."""
+    masked: Mapping[str, int]
+    """Why rollouts were left out of training, and how many; those of dropped groups included."""
     skipped_tasks: int
     """Tasks that the curriculum passed over for the batch's own."""
     rollouts: int
@@ -53,6 +58,8 @@ class BatchReport:
         return cls(
             groups=sum(entry.state is State.TRAINED for entry in batch),
             dropped=sum(entry.state is State.DROPPED for entry in batch),
+            reasons=Counter(entry.reason for entry in batch if entry.state is State.DROPPED),
+            masked=Counter(reason for entry in batch for reason in entry.masked.values()),
             skipped_tasks=sum(entry.skipped for entry in batch), rollouts=n,
             reward_mean=statistics.fmean(raw) if raw else None, reward_std=statistics.pstdev(raw) if raw else None,
             solved_share=solved / n if n else None, turns_mean=sum(turns) / n if n else None,
@@ -63,7 +70,7 @@ class BatchReport:
         """What a skipped update still says."""
         return {
             "dropped": self.dropped, "skipped_tasks": self.skipped_tasks, "solved_share": self.solved_share,
-            "reward_mean": self.reward_mean,
+            "reward_mean": self.reward_mean, **counts("dropped", self.reasons), **counts("masked", self.masked),
         }
 
     def long(self) -> dict[str, Value]:
@@ -72,6 +79,11 @@ class BatchReport:
             **self.short(), "groups": self.groups, "rollouts": self.rollouts, "reward_std": self.reward_std,
             "turns_mean": self.turns_mean, "tokens_mean": self.tokens_mean, "truncated_share": self.truncated_share,
         }
+
+
+def counts(what: str, reasons: Mapping[str, int]) -> dict[str, Value]:
+    """How many for each reason, as `WHAT.REASON`, in the order of the names."""
+    return {f"{what}.{reason}": count for reason, count in sorted(reasons.items())}
 
 
 class Pace:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -47,6 +47,8 @@ class TrainReport:
     skew_mean: float | None = None
     """Mean difference of recorded log-probs from the learner's own, in nats; None when older versions sampled too."""
     skew_max: float | None = None
+    ages: Mapping[str, float] = field(default_factory=dict)
+    """What the trained tokens were like before the step, as `AGE.tokens`, `AGE.ratio`, `AGE.kl` and `AGE.ess`."""
 
 
 class Trainer(Protocol):
@@ -101,6 +103,7 @@ class LearnerTrainer:
             tokens_trained=report.tokens_trained, seconds=report.seconds, skipped=bool(report.skipped),
             stats=dict(report.stats), skew_mean=None if report.skew is None else report.skew.mean,
             skew_max=None if report.skew is None else report.skew.most,
+            ages={f"{age}.{key}": value for age, held in report.ages.items() for key, value in asdict(held).items()},
         )
 
     def publish(self) -> WeightRef:

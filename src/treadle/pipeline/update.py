@@ -128,7 +128,7 @@ class UpdatePump:
         for entry in batch:
             if entry.state is not State.READY:
                 continue
-            group = self._within(entry.group)
+            group = self._within(entry.trains)
             if group is None:
                 board.move(entry, State.DROPPED, reason="stale")
                 self.ledger.judged(entry)
@@ -169,6 +169,7 @@ class UpdatePump:
             "staleness": max(staleness), "staleness_mean": sum(staleness) / len(staleness),
             "skew_mean": report.skew_mean, "skew_max": report.skew_max,
             **{f"stat.{name}": value for name, value in report.stats.items()},
+            **{f"age.{name}": value for name, value in report.ages.items()},
         })
 
     def _give_up_on_failures(self, number: int, batch: Sequence[Entry]) -> None:

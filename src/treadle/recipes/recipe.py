@@ -28,6 +28,8 @@ from treadle.pipeline.coldstart import ColdStartConfig
 from treadle.pipeline.config import PipelineConfig
 from treadle.pipeline.curriculum import CURRICULA, CurriculumPlan
 from treadle.pipeline.evaluation import EvaluationConfig
+from treadle.pipeline.filters import FilterPlan
+from treadle.pipeline.masks import FILTERS
 from treadle.pipeline.orders import SCHEDULES
 from treadle.pipeline.schedule import SchedulePlan
 from treadle.recipes.world import WorldPort
@@ -102,6 +104,8 @@ class Recipe:
                 f"pipeline.watchdog.rollout_s={silent_s:g} contradicts limits.generate_s and host.*_s: a rollout that "
                 f"keeps those may make no segment for {longest_s:g} s; set it to more, or to none"
             )
+        if self.pipeline.horizon is not None:
+            self.pipeline.horizon.require(self.limits)
         size, rule = self.pipeline.group_size, self.algorithm.rule
         if size < rule.min_rollouts:
             raise ConfigError(
@@ -143,6 +147,6 @@ def _sum_const() -> SeqSumConst:
 
 NAMES: Names = {
     CreditRule: _table(RULES), Loss: _table(LOSSES), Aggregation: _table(AGGREGATIONS),
-    CurriculumPlan: _table(CURRICULA), SchedulePlan: _table(SCHEDULES),
+    CurriculumPlan: _table(CURRICULA), SchedulePlan: _table(SCHEDULES), FilterPlan: _table(FILTERS),
 }
-"""What the fields of `Algorithm`, `pipeline.curriculum` and `pipeline.schedule` may be set to by name."""
+"""What the fields of `Algorithm` and `pipeline.curriculum`, `schedule` and `filters` may be set to by name."""
