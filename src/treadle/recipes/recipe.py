@@ -96,6 +96,11 @@ class Recipe:
                 f"limits.max_context={self.limits.max_context} contradicts engine.context={self.engine.context}: "
                 "expected at most the engine's context"
             )
+        if self.pipeline.evaluate_every and self.evaluation is None:
+            raise ConfigError(
+                f"pipeline.evaluate_every={self.pipeline.evaluate_every} contradicts evaluation=None: nothing says "
+                "what to evaluate; set evaluation.tasks, or pipeline.evaluate_every=0"
+            )
         size, rule = self.pipeline.group_size, self.algorithm.rule
         if size < rule.min_rollouts:
             raise ConfigError(
