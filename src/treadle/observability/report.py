@@ -57,7 +57,7 @@ class Report:
         return self._started is not None
 
     def summary(self) -> list[str]:
-        """Untouched, cold start, after RL, a line each, as far as they were evaluated; the best if it is none of them."""
+        """Untouched, cold start, after RL, a line each where it was evaluated; the best where it is none of them."""
         held = {found.label: found for found in self.evaluations}
         lines = [f"{name:<10} solved {held[label].overall}" for label, name in STEPS if label in held]
         best = "" if self._best is None else text(self._best, "label")

@@ -57,14 +57,14 @@ def _best(folder: RunFolder) -> Path:
     if best is None:
         raise ConfigError(
             f"checkpoint 'best': {folder.path} has no evaluation of a trained version yet ({_held(folder)}); "
-            "name one of those, or set pipeline.evaluate_every in a new run"
+            "expected last, a version or a folder; pipeline.evaluate_every evaluates a new run while it trains"
         )
     path = folder.version(best.version)
     if not path.is_dir():
         raise ConfigError(
             f"checkpoint 'best': the best of {folder.path} is version {best.version} (evaluation {best.label}, solved "
-            f"{best.overall.solved}/{best.overall.total}), whose checkpoint is not there ({_held(folder)}); name one "
-            "of those; pipeline.evaluate_every keeps the best one in a new run"
+            f"{best.overall.solved}/{best.overall.total}), whose checkpoint is not there ({_held(folder)}); expected "
+            "last, a version or a folder; pipeline.evaluate_every keeps the best one in a new run"
         )
     return path
 
