@@ -133,12 +133,22 @@ def _ref(recipe: Recipe | str | None) -> str:
     return f"{Path(path).resolve()}{colon}{function}" if path.endswith(".py") else recipe
 
 
+def _named(ref: str) -> Recipe:
+    """The recipe of this name or file; what is neither may have been meant as a run folder."""
+    try:
+        return find(ref)
+    except ConfigError as error:
+        if ref.partition(":")[0].endswith(".py"):
+            raise
+        raise ConfigError(f"{error}; there is no run folder {ref!r} either") from error
+
+
 def _restored(run: Recipe | str | Path, checkpoint: str | Path) -> tuple[Recipe, Path | None]:
     """The recipe and the weights that are asked for."""
     if isinstance(run, str) and "/" in run and not run.partition(":")[0].endswith(".py"):
         run = Path(run)
     if isinstance(run, Recipe) or (isinstance(run, str) and not Path(run).is_dir()):
-        recipe = run if isinstance(run, Recipe) else find(run)
+        recipe = run if isinstance(run, Recipe) else _named(run)
         if checkpoint == "last":
             return recipe, None
         if not Path(checkpoint).is_dir():
