@@ -1,6 +1,6 @@
 """A real run of the tiny model that can be killed: `treadle.train` and `treadle.train(resume=...)`, nothing faked.
 
-    python -m bench.killable_tiny RUNS [--resume RUN] [--kill NAME:N] [--slots S]
+    python -m bench.killable_tiny RUNS [--resume RUN] [--kill NAME:N] [--slots S] [--evaluate-every E]
 
 Cold start, evaluations and updates at lag 0. At NAME:N the process kills itself with SIGKILL when the N-th event of
 that name is told. With `--slots 1` every forward of the engine is one token: it has the same shape whatever else waits,
@@ -45,7 +45,7 @@ class LengthEnv(EchoEnv):
         return {"length": len("".join(self.heard)) / 4}
 
 
-def recipe(runs: Path, *, slots: int) -> Recipe:
+def recipe(runs: Path, *, slots: int, evaluate_every: int = 0) -> Recipe:
     """About two seconds of work."""
     return Recipe(
         name="killable",
@@ -62,7 +62,10 @@ def recipe(runs: Path, *, slots: int) -> Recipe:
         ),
         algorithm=Algorithm(rule=DrGrpo()),
         learner=LearnerConfig(lr=1e-3, schedule="linear"),
-        pipeline=PipelineConfig(group_size=4, groups_per_update=2, updates=5, save_every=2, keep_checkpoints=2),
+        pipeline=PipelineConfig(
+            group_size=4, groups_per_update=2, updates=5, save_every=2, keep_checkpoints=2,
+            evaluate_every=evaluate_every,
+        ),
         evaluation=EvaluationConfig(tasks=3, temperature=1.0),
         runs=runs,
     )
@@ -87,11 +90,11 @@ def main() -> int:
     parser.add_argument("--resume", type=Path)
     parser.add_argument("--kill", default="never:1", metavar="NAME:N")
     parser.add_argument("--slots", type=int, default=1)
+    parser.add_argument("--evaluate-every", type=int, default=0)
     args = parser.parse_args()
     name, _, number = args.kill.partition(":")
-    result = train(
-        recipe(args.runs, slots=args.slots), view="none", listeners=[Killer(name, int(number))], resume=args.resume
-    )
+    made = recipe(args.runs, slots=args.slots, evaluate_every=args.evaluate_every)
+    result = train(made, view="none", listeners=[Killer(name, int(number))], resume=args.resume)
     sys.stdout.write(f"{result.checkpoint}\n")
     return 0
 

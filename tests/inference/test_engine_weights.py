@@ -48,6 +48,40 @@ async def test_a_new_rollout_never_attaches_to_a_trunk_of_another_version(lab: L
     assert lab.error(request, done) < 1e-4
 
 
+async def test_a_new_rollout_never_joins_a_context_of_another_version(lab: Lab) -> None:
+    async with lab.engine() as engine:
+        (first,) = await lab.all(engine, lab.ask(lab.ids(20), cache=hint("r")))
+        lab.new_version(noise=0.05)
+        longer = np.concatenate([lab.ids(20), first.ids, lab.ids(5)])
+        old, new = (lab.ask(longer, "same", cache=hint(name)) for name in ("r", "s"))
+        with lab.policy.gate.write("test"):  # both are in the queue before the next step
+            both = asyncio.ensure_future(lab.all(engine, old, new))
+            await lab.turn(3)
+        done = await both
+        assert lab.counts(engine, "joined_tokens") == (0,)
+    assert [d.kv_version for d in done] == [0, 1]
+    assert lab.error(new, done[1]) < 1e-4
+
+
+async def test_siblings_in_flight_across_an_update_still_join(lab: Lab) -> None:
+    async with lab.engine() as engine:
+        requests = [lab.ask(lab.ids(20), "same", cache=hint(name), max_tokens=4) for name in ("r", "s")]
+        with lab.policy.gate.write("test"):
+            both = asyncio.ensure_future(lab.all(engine, *requests))
+            await lab.turn(3)
+        first = await both
+        before = lab.counts(engine, "joined_tokens")[0]
+        lab.new_version(noise=0.05)
+        longer = np.concatenate([lab.ids(20), first[0].ids, lab.ids(5)])
+        requests = [lab.ask(longer, "again", cache=hint(name), max_tokens=4) for name in ("r", "s")]
+        with lab.policy.gate.write("test"):
+            both = asyncio.ensure_future(lab.all(engine, *requests))
+            await lab.turn(3)
+        done = await both
+        assert lab.counts(engine, "joined_tokens")[0] - before == 4
+    assert [d.kv_version for d in done] == [0, 0]
+
+
 async def test_a_trunk_in_the_making_is_started_again_by_an_update(lab: Lab) -> None:
     warm = lab.ask(lab.ids(4), "warm", max_tokens=30)
     late = lab.ask(lab.ids(200), "late", cache=hint("late", 200))

@@ -16,6 +16,9 @@ def add(commands: Any) -> None:
     command.add_argument("run_or_recipe", metavar="RUN", help="a run folder, or a recipe")
     add_checkpoint(command)
     command.add_argument("--tasks", type=_positive, help="how many held-out tasks (default: as the recipe says)")
+    command.add_argument(
+        "--temperature", type=float, help="sampling temperature; 0 is greedy (default: as the recipe says)"
+    )
     command.set_defaults(run=run)
 
 
@@ -23,13 +26,18 @@ def run(args: argparse.Namespace) -> int:
     """Evaluate and print the counts."""
     from treadle.recipes import front
 
-    found = front.evaluate(args.run_or_recipe, checkpoint=args.checkpoint, tasks=args.tasks)
+    found = front.evaluate(
+        args.run_or_recipe, checkpoint=args.checkpoint, tasks=args.tasks, temperature=args.temperature
+    )
     for name, count in (("solved", found.overall), *found.levels.items()):
         low, high = count.interval
         print(f"{name:<8} {count.share:.3f}  ({count.solved}/{count.total}, 95 % {low:.3f} to {high:.3f})")
     if found.unscored:
         print(f"not scored: {found.unscored}")
-    print(f"temperature {found.temperature:g}, one rollout per task, {found.tokens} tokens, {found.seconds:.1f} s")
+    print(
+        f"version {found.version}, temperature {found.temperature:g}, one rollout per task, {found.tokens} tokens, "
+        f"{found.seconds:.1f} s"
+    )
     return 0
 
 

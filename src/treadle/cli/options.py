@@ -43,5 +43,5 @@ def add_checkpoint(command: argparse.ArgumentParser) -> None:
     """`--checkpoint`."""
     command.add_argument(
         "--checkpoint", default="last", metavar="WHICH",
-        help="weights to use: last (default), version-N inside the run folder, or a folder",
+        help="weights to use: last (default), best, a version of the run, or a folder",
     )

@@ -141,6 +141,11 @@ class KvCache:
             self._hold(context, key)
         return context
 
+    def age(self, key: str) -> int | None:
+        """Oldest policy version among the entries that are kept for a rollout; None when none are."""
+        kept = self._contexts.get(key)
+        return None if kept is None else kept.oldest
+
     def join(self, context: Context, key: str) -> None:
         """One more request with the same tokens works on `context`, for the rollout `key` if it has one."""
         context.users += 1

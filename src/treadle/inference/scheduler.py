@@ -3,7 +3,8 @@
 Requests wait in order of (priority, arrival). One that gets a slot opens a context and runs until it ends. Siblings
 often say the same for a while: a request whose tokens equal those of a running one joins its context, so that equal
 tokens in equal contexts are computed once and each request draws its own next token from the same logits. Those that
-draw differently part.
+draw differently part. Nobody joins a context whose entries are older than its own would be: a rollout that begins is
+computed under the version of now alone.
 
 Each step takes one token of every context that decodes; the rest of `max_batch_tokens` goes to prefill in chunks,
 trunks before the members that wait for them; of trunks that begin alike the first goes ahead. A trunk that completes
@@ -162,12 +163,12 @@ class Scheduler:
     def _admit(self, version: int) -> None:
         if not self._waiting or self.paused or len(self.running) >= self.config.slots:
             return
-        twins = {_tokens(f): f for f in self.running}
+        twins = {self._likeness(f, version): f for f in self.running}
         while self._waiting and len(self.running) < self.config.slots:
             if self._short and self.running:
                 break
             flight = self._waiting[0][1]
-            twin = twins.setdefault(_tokens(flight), flight)
+            twin = twins.setdefault(self._likeness(flight, version), flight)
             if twin is flight:
                 context = self.cache.open(flight.ids[: flight.count], flight.request.cache, version)
                 if context is None:
@@ -180,16 +181,19 @@ class Scheduler:
             self.running.append(flight)
         self.running.sort(key=lambda f: f.order)
 
+    def _likeness(self, flight: Flight, version: int) -> tuple[float, bytes, int]:
+        """What two flights have in common that share a context: how they draw, all tokens, the oldest KV they build on.
+
+        A flight that has no KV yet will get that of `version`.
+        """
+        age = self.cache.age(flight.key) if flight.context is None else flight.context.oldest
+        return flight.temperature, flight.ids[: flight.count].tobytes(), version if age is None else age
+
     def _make_room(self) -> None:
         for flight in list(self.running):
             while flight.context is not None and not self.cache.grow(flight.context, flight.count):
                 last = self.running[-1].context
                 self.make_way([f for f in self.running if f.context is last])
-
-
-def _tokens(flight: Flight) -> tuple[float, bytes]:
-    """What two flights must have in common to share a context: all tokens, and how they draw."""
-    return flight.temperature, flight.ids[: flight.count].tobytes()
 
 
 def _context(flight: Flight) -> Context:

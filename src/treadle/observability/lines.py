@@ -36,6 +36,7 @@ class PlainLines:
             "update.done": _update,
             "update.skipped": _skipped,
             "checkpoint.saved": lambda e: f"saved version {text(e, 'version')} to {text(e, 'path')}",
+            "checkpoint.best": _best,
             "rollout.done": _failure,
             "group.dropped": _dropped,
             "breaker.opened": _breaker,
@@ -109,6 +110,13 @@ def _coldstart(event: Event) -> str:
 
 def _evaluation(event: Event) -> str:
     return evaluation_line(Evaluated.of(event))
+
+
+def _best(event: Event) -> str:
+    return (
+        f"version {text(event, 'version')} is the best so far ({text(event, 'label')}, {text(event, 'solved')}/"
+        f"{text(event, 'total')} solved): its checkpoint stays"
+    )
 
 
 def _update(event: Event) -> str:

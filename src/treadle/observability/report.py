@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from treadle.core.events import Event
 from treadle.observability import tables
 from treadle.observability.facts import Evaluated, amount, duration, number, text
 from treadle.observability.lines import watchdog_line
+
+if TYPE_CHECKING:  # drawing loads it
+    from matplotlib.figure import Figure
 
 STEPS = (("untouched", "untouched"), ("coldstart", "cold start"), ("final", "after RL"))
 """Labels of the three evaluations that every report compares, and how they are called."""
@@ -22,6 +27,8 @@ class Report:
         self.evaluations: list[Evaluated] = []
         self._started: Event | None = None
         self._ended: Event | None = None
+        self._best: Event | None = None
+        """The last `checkpoint.best`."""
         self._updates: list[Event] = []
         self._dropped: dict[str, int] = {}
         self._endings: dict[str, int] = {}
@@ -36,6 +43,8 @@ class Report:
             self._ended = event
         elif event.name == "evaluation.done":
             self.evaluations.append(Evaluated.of(event))
+        elif event.name == "checkpoint.best":
+            self._best = event
         elif event.name in ("update.done", "update.skipped"):
             self._updates.append(event)
         elif event.name == "group.dropped":
@@ -55,9 +64,13 @@ class Report:
         return self._started is not None
 
     def summary(self) -> list[str]:
-        """Untouched, cold start and after RL, one line each, as far as they were evaluated."""
+        """Untouched, cold start, after RL, a line each where it was evaluated; the best where it is none of them."""
         held = {found.label: found for found in self.evaluations}
-        return [f"{name:<10} solved {held[label].overall}" for label, name in STEPS if label in held]
+        lines = [f"{name:<10} solved {held[label].overall}" for label, name in STEPS if label in held]
+        best = "" if self._best is None else text(self._best, "label")
+        if best in held and best not in dict(STEPS):
+            lines.append(f"{'best':<10} solved {held[best].overall}, {best}")
+        return lines
 
     def write(self, folder: Path) -> Path:
         """Write report.md and, after reinforcement learning, learning-curve.png. Returns the report's path."""
@@ -109,7 +122,7 @@ class Report:
             )
         if self.evaluations:
             temperature = amount(self.evaluations[0].temperature, "g")
-            lines += ["", f"Decoding at temperature {temperature}, one rollout per task."]
+            lines += ["", f"Decoding at temperature {temperature}, one rollout per task.", *self._kept()]
             lines += ["", *self._families()]
         masked = tables.tally(self._updates, "masked.")
         if self._endings or self._dropped or masked:
@@ -128,6 +141,16 @@ class Report:
             return []
         more = [f"- and {len(self._acts) - ACTS} more"] if len(self._acts) > ACTS else []
         return ["", "## What the watchdog did", "", *(f"- {cell(line)}" for line in self._acts[:ACTS]), *more]
+
+    def _kept(self) -> list[str]:
+        """Which checkpoint was kept as the best."""
+        if self._best is None:
+            return []
+        e = self._best
+        return [
+            "", f"Best: version {text(e, 'version')} at update {text(e, 'update')} (`{text(e, 'label')}`, "
+            f"{text(e, 'solved')}/{text(e, 'total')}); its checkpoint is kept.",
+        ]
 
     def _families(self) -> list[str]:
         last = self.evaluations[-1].families
@@ -163,6 +186,11 @@ class Report:
         points = [(number(e, "update"), number(e, "solved_share")) for e in self._updates]
         if not points:
             return []
+        self._figure(points).savefig(folder / "learning-curve.png", dpi=120)
+        return ["", "## Learning curve", "", "![Solved share per update](learning-curve.png)"]
+
+    def _figure(self, points: Sequence[tuple[float | None, float | None]]) -> Figure:
+        """Training tasks as a line, every evaluation as a point with its interval, the best one ringed."""
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
@@ -182,11 +210,16 @@ class Report:
                 [f.update for f in held], shares, yerr=errors, fmt="o", color="tab:red", capsize=4,
                 label="held-out tasks, 95 % interval",
             )
+        best = [f for f in held if self._best is not None and f.label == text(self._best, "label")]
+        if best:
+            axes.plot(
+                [f.update for f in best], [f.overall.share for f in best], "o", markersize=12, markerfacecolor="none",
+                markeredgecolor="tab:red", label="best, its checkpoint is kept",
+            )
         axes.set(xlabel="update", ylabel="solved share", ylim=(0, 1))
         axes.grid(alpha=0.3)
         axes.legend(loc="lower right")
-        figure.savefig(folder / "learning-curve.png", dpi=120)
-        return ["", "## Learning curve", "", "![Solved share per update](learning-curve.png)"]
+        return figure
 
 
 def cell(text: str) -> str:

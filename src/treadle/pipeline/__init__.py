@@ -29,7 +29,8 @@ seconds, `_share` is 0..1. A key is left out, or None, where there is nothing to
     evaluation.done     label ("untouched", "coldstart", "update-10", "final" ...), version, update, solved, total,
                         unscored (infra, env or grader failures: in neither count), solved_share, low_share, high_share
                         (95 % Wilson), reward_mean, tokens, seconds_s, temperature, and for every level and family
-                        level.NAME.solved, level.NAME.total, family.NAME.solved, family.NAME.total
+                        level.NAME.solved, level.NAME.total, family.NAME.solved, family.NAME.total; one that an
+                        interruption left in the middle is told when it is whole, once
     coldstart.demos     tried, kept, wrong, failed, families, tokens, seconds_s
     coldstart.update    update (1..updates), updates, epoch, version, loss, grad_norm, lr, tokens_trained, seconds_s,
                         skipped (True when the gradient was not finite)
@@ -61,7 +62,8 @@ seconds, `_share` is 0..1. A key is left out, or None, where there is nothing to
                         loss, grad_norm, lr, tokens_trained, tokens_generated, tokens_per_s (generated),
                         staleness (worst trained token), staleness_mean, turns_mean, tokens_mean (sampled per rollout),
                         failed (rollouts that ended in error), retries, truncated_share, update_s (in the learner),
-                        seconds_s (since the last update.done), eta_s (seconds to the last update, at this pace),
+                        seconds_s (since the last update.done, an evaluation between the two included),
+                        eta_s (seconds to the last update, at this pace),
                         regime ("generate" | "env" | "score" | "update": the busiest stage),
                         generate_idle_share, env_idle_share, score_idle_share, update_idle_share,
                         skipped (True when the gradient was not finite), stat.NAME for what the loss reports, and for
@@ -70,6 +72,8 @@ seconds, `_share` is 0..1. A key is left out, or None, where there is nothing to
     update.skipped      update, updates, version, dropped, skipped_tasks, dropped.*, masked.*, pools.* as above,
                         solved_share, reward_mean, reason ("empty")
     checkpoint.saved    update, version, path, seconds_s
+    checkpoint.best     label (of the evaluation that no version did better in), update, version, solved, total,
+                        solved_share, path (it stays until another one is the best)
     wait.expired        what (who waited for what, for how long), action
     watchdog.acted      wait (who waited), for (what for), since_s (so many seconds), action ("promote" | "cancel" |
                         "shrink" | "restart")

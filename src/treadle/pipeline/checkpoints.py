@@ -1,8 +1,9 @@
-"""Checkpoints of a run: one folder per saved version, newest kept, older ones removed only afterwards.
+"""Checkpoints of a run: one folder per saved version. The newest and the best stay, others go only afterwards.
 
 A checkpoint appears in one rename, and with it a `Mark`, where the run stood, and checksums of its files. Before one is
-written everything that the ledger was told is committed, so that the ledger is never behind a checkpoint. A run that
-goes on begins at the newest checkpoint that is what was written and can be read: `begin_at`.
+written, and before the best one makes way for a better one, everything that the ledger was told is committed: the
+ledger is never behind what the checkpoints say. A run that goes on begins at the newest checkpoint that is what was
+written and can be read: `begin_at`.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Books(Protocol):
 
 
 class Checkpoints:
-    """Saves a trainer under `folder`/version-N; keeps the newest `keep`."""
+    """Saves a trainer under `folder`/version-N; keeps the newest `keep`, and the best one beside them."""
 
     def __init__(self, folder: Path | None, *, trainer: Trainer, thread: BlockingThread, ledger: Ledger, keep: int = 1,
                  deadline_s: float = 3600.0, books: Books | None = None) -> None:
@@ -75,13 +76,15 @@ class Checkpoints:
         """Says where the run stands; who trains sets it."""
         self.newest: Path | None = None
         """The newest complete checkpoint of this run; None before the first."""
+        self.best: Path | None = None
+        """The checkpoint that stays whatever `keep` says; None where no evaluation chose one."""
 
     async def save(self, *, update: int) -> Path | None:
         """Save the version of now, unless it is saved already. Raises StoreError, DeadlineExceeded."""
         version = self.trainer.version
         if self.folder is None:
             return None
-        target = self.folder / f"version-{version:06d}"
+        target = self.folder / folder_name(version)
         if self.newest == target:
             return target
         clock = self.ledger.meter.clock
@@ -98,14 +101,41 @@ class Checkpoints:
         })
         return target
 
+    async def keep_best(self, *, update: int) -> bool:
+        """Save the version of now, unless it is saved already, as the best so far; the best one before it may go.
+
+        Says whether it was another one before. Raises StoreError, DeadlineExceeded.
+        """
+        target = await self.save(update=update)
+        if target is None or target == self.best:
+            return False
+        if self.books is not None:
+            await self.books.settle()
+        self.best = target
+        await self.thread.call(
+            f"removing checkpoints beside {target.name}", lambda: self._prune(target), deadline_s=self.deadline_s
+        )
+        return True
+
     def _write(self, target: Path, mark: Mark) -> None:
         assert self.folder is not None
         _make(self.folder)
         with whole(target) as fresh:
             self.trainer.save(fresh, beside={MARK: mark.text()})
+        self._prune(target)
+
+    def _prune(self, newest: Path) -> None:
+        """Remove what is neither among the newest nor the best."""
+        assert self.folder is not None
         held = sorted(self.folder.glob("version-*"))
-        for old in [path for path in held if path != target][: max(len(held) - self.keep, 0)]:
-            shutil.rmtree(old)
+        for old in [path for path in held if path != newest][: max(len(held) - self.keep, 0)]:
+            if old != self.best:
+                shutil.rmtree(old)
+
+
+def folder_name(version: int) -> str:
+    """The folder of a version's checkpoint. Names sort like versions."""
+    return f"version-{version:06d}"
 
 
 def _make(folder: Path) -> None:

@@ -47,11 +47,12 @@ class PipelineConfig:
     min_valid: float = 0.75
     """Smallest share of a group's rollouts that must be valid for the group to train."""
     evaluate_every: int = 0
-    """Updates between evaluations while training; 0 evaluates only before and after."""
+    """Updates between evaluations beside training, each of one version: no update begins while one runs. 0 evaluates
+    only before and after. Where they are made, the checkpoint that did best on them stays, the earliest of equals."""
     save_every: int = 0
     """Updates between checkpoints; 0 saves only at the end."""
     keep_checkpoints: int = 1
-    """How many checkpoints stay; older ones are removed after a newer one is complete."""
+    """How many checkpoints stay, the best one not counted; older ones are removed after a newer one is complete."""
     stall_s: float = 1800.0
     """Seconds in which nothing at all may happen before a wait ends the run with its name."""
     watchdog: WatchdogConfig = field(default_factory=WatchdogConfig)

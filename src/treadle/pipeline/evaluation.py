@@ -2,9 +2,13 @@
 
 Tasks 0..N-1 of the held-out split, one rollout each, the same tasks and the same streams at every evaluation, so that
 two evaluations differ by the policy alone. Nobody updates the policy while one runs; that every token was sampled by
-the version it began with is checked, not assumed. Rollouts that failed for reasons that are not the policy's
-are retried and, if that does not help, counted apart: they are neither solved nor unsolved. An evaluation that was
-interrupted keeps the rollouts that it finished.
+the version it began with, on KV of that version, is checked and not assumed. Rollouts that failed for reasons that are
+not the policy's are retried and, if that does not help, counted apart: they are neither solved nor unsolved. An
+evaluation that was interrupted keeps the rollouts that it finished.
+
+Beside training, one waits in the engine's queue behind every training rollout: those go on while it runs, as far as
+their permits reach, and it uses the slots that they leave. A request that has a slot keeps it, unless memory runs
+short: then evaluation's go first.
 """
 
 from __future__ import annotations
@@ -26,8 +30,9 @@ from treadle.pipeline.first_error import first_error
 from treadle.pipeline.ledger import Ledger, sampled_tokens
 from treadle.trajectory.group import Group, GroupKey, Sink
 
-LOW_PRIORITY = 1_000_000
-"""Behind every training ticket in the engine's queue."""
+LOW_PRIORITY = 1 << 40
+"""Behind every training ticket in the engine's queue: more than any run has."""
+PINNED = "no weights may change while an evaluation runs"
 
 
 def wilson(solved: int, total: int, *, z: float = 1.959964) -> tuple[float, float]:
@@ -80,8 +85,8 @@ class EvaluationConfig:
         for key in ("tasks", "at_once"):
             if getattr(self, key) < 1:
                 raise ConfigError(f"evaluation.{key}: got {getattr(self, key)}, expected >= 1")
-        if self.temperature < 0:
-            raise ConfigError(f"evaluation.temperature: got {self.temperature}, expected >= 0")
+        if not 0 <= self.temperature < math.inf:
+            raise ConfigError(f"evaluation.temperature: got {self.temperature}, expected >= 0, where 0 is greedy")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +134,18 @@ class Evaluation:
         )
 
 
+def _check_version(group: Group, version: int, *, label: str) -> None:
+    """Raise EngineError unless every sampled token, and the KV that it was computed on, has this version."""
+    sampled = [segment for segment in group.segments.values() if segment.versions]
+    seen = {v for segment in sampled for v, _ in segment.versions}
+    seen |= {segment.kv_version for segment in sampled if segment.kv_version is not None}
+    if seen - {version}:
+        raise EngineError(
+            f"evaluation {label}: group {group.key.id} depends on policy versions {sorted(seen)}, expected {version} "
+            f"alone: {PINNED}"
+        )
+
+
 def _behind(number: int) -> Priority:
     """The place of this task behind all training."""
     return lambda: LOW_PRIORITY + number
@@ -168,7 +185,9 @@ class Evaluator:
                 for _ in range(min(self.config.at_once, count)):
                     workers.create_task(self._work(numbers, tally, version))
         if self.version() != version:
-            raise EngineError(f"evaluation {label}: the policy went from version {version} to {self.version()}")
+            raise EngineError(
+                f"evaluation {label}: the policy went from version {version} to {self.version()}: {PINNED}"
+            )
         if not tally.overall.total:
             raise nothing_scored(f"evaluation {label}: none of {count} rollouts could be scored", tally.failed)
         result = tally.result(
@@ -193,19 +212,11 @@ class Evaluator:
                 self.ledger.forget(group)
                 raise
             self.ledger.closed(group)
-            self._check_version(group, version)
+            _check_version(group, version, label=tally.label)
             tally.add(group, task, self.ledger)
             self.ledger.tell("evaluation.progress", {
                 "label": tally.label, "done": tally.done, "total": tally.expected, "solved": tally.overall.solved,
             })
-
-    @staticmethod
-    def _check_version(group: Group, version: int) -> None:
-        seen = {v for s in group.segments.values() for v, _ in s.versions}
-        if seen - {version}:
-            raise EngineError(
-                f"evaluation of version {version}: group {group.key.id} was sampled by versions {sorted(seen)}"
-            )
 
 
 @dataclass(slots=True, kw_only=True)

@@ -11,7 +11,9 @@ A loop goes on where `LoopParts.begin` and the ledger's past say: tickets of the
 others are admitted in order as ever, and what the past holds of them is there when they are admitted. So an interrupted
 run trains again what came after its checkpoint, without generating it again, and then goes on.
 
-Evaluations run between two updates, inside the update pump, so that the policy version stands still while they last.
+Evaluations run between two updates, inside the update pump, so that the policy version stands still while they last;
+the generate pump goes on as far as its permits reach. A loop that goes on behind an update that is followed by an
+evaluation begins with that one: what was finished of it is not done again.
 """
 
 from __future__ import annotations
@@ -76,7 +78,7 @@ class LoopParts:
     transform: RewardTransform | None = None
     """Replaces the rewards of a group just before credit; None trains on what the world paid."""
     evaluate: EvaluateBetween | None = None
-    """Called every `evaluate_every` updates."""
+    """Called after every `evaluate_every`-th update but the last."""
     begin: Mark = field(default_factory=Mark)
     """Where the trainer's weights stand; the ledger's past holds what came after."""
 
@@ -201,6 +203,7 @@ class Loop:
 
     async def _lead(self) -> None:
         """The update pump: batch after batch until the last one or a stop."""
+        await self._evaluate_after(self.board.batches)  # where the run was interrupted, if it was
         while self.board.batches < self.config.updates:
             batch = await self._update.next_batch(self.board)
             if batch is None:
@@ -216,8 +219,12 @@ class Loop:
             return
         if config.save_every and update % config.save_every == 0 and parts.checkpoints is not None:
             await self._occupied(f"checkpoint after update {update}", parts.checkpoints.save(update=update))
-        if config.evaluate_every and update % config.evaluate_every == 0 and parts.evaluate is not None:
-            await self._occupied(f"evaluation after update {update}", parts.evaluate(update))
+        await self._evaluate_after(update)
+
+    async def _evaluate_after(self, update: int) -> None:
+        every, evaluate = self.config.evaluate_every, self.parts.evaluate
+        if every and evaluate is not None and update % every == 0 and 0 < update < self.config.updates:
+            await self._occupied(f"evaluation after update {update}", evaluate(update))
 
     async def _occupied(self, what: str, work: Awaitable[object]) -> None:
         self.board.occupied = what

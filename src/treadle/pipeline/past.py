@@ -230,4 +230,7 @@ class _Reading:
                 retold[number] = replace(event, values=values)
                 renamed |= {g: f"{label}-{g.rpartition('-')[2]}" for g in self.keys if FINAL.fullmatch(g)}
             found.append(values)
+        for number, event in self.events["checkpoint.best"]:
+            if event.values["label"] == "final" and event.values["update"] != self.updates:
+                retold[number] = replace(event, values={**event.values, "label": f"update-{event.values['update']}"})
         return retold, renamed, found

@@ -5,7 +5,7 @@
         run.db              segments, rewards, rollouts, groups, events
         events.jsonl        every event, one JSON object a line
         metrics.jsonl       one line per update and evaluation
-        checkpoints/        version-N/, each with a `model` folder that transformers loads
+        checkpoints/        version-N/, each with a `model` folder that transformers loads: the newest and the best
         weights/            the newest version, while the run lasts, for an engine that copies it
         report.md           what came out, with learning-curve.png
 """
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from treadle.core.errors import ConfigError, StoreError
+from treadle.pipeline.checkpoints import folder_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +75,16 @@ class RunFolder:
     @property
     def newest_checkpoint(self) -> Path | None:
         """The newest complete checkpoint, or None."""
-        found = self._held()
-        return found[-1] if found else None
+        return next(reversed(self.held), None)
 
-    def checkpoint(self, which: str | Path) -> Path:
-        """`last`, `version-N` of this run, or any folder. Raises ConfigError when there is no such checkpoint."""
-        held = self._held()
-        if which == "last" and held:
-            return held[-1]
-        known = f"this run has {', '.join(p.name for p in held)}" if held else "this run has none yet"
-        for path in (self.checkpoints / which, Path(which)):
-            if path.is_dir():
-                return path
-        raise ConfigError(f"checkpoint {str(which)!r}: there is no such folder ({known})")
+    @property
+    def held(self) -> list[Path]:
+        """The complete checkpoints, newest last."""
+        return sorted(self.checkpoints.glob("version-*")) if self.checkpoints.is_dir() else []
+
+    def version(self, number: int) -> Path:
+        """Where the checkpoint of a version is, or would be."""
+        return self.checkpoints / folder_name(number)
 
     def write_recipe(self, toml: str) -> None:
         """Keep the resolved recipe, whole or not at all. Raises StoreError."""
@@ -111,6 +109,3 @@ class RunFolder:
     def discard(self) -> None:
         """Remove the folder of a run that never started."""
         shutil.rmtree(self.path, ignore_errors=True)
-
-    def _held(self) -> list[Path]:
-        return sorted(self.checkpoints.glob("version-*")) if self.checkpoints.is_dir() else []

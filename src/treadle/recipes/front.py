@@ -11,7 +11,7 @@ import contextlib
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,6 +21,7 @@ from treadle.observability import JsonlExport, LiveView, PlainLines, Report
 from treadle.pipeline.evaluation import Evaluation
 from treadle.recipes.blocking import Brake, block
 from treadle.recipes.catalog import find
+from treadle.recipes.chosen import chosen_checkpoint
 from treadle.recipes.compose import compose
 from treadle.recipes.folder import RunFolder
 from treadle.recipes.recipe import Recipe
@@ -79,10 +80,11 @@ def resolve(
 
 
 def evaluate(
-    run: Recipe | str | Path, *, checkpoint: str | Path = "last", tasks: int | None = None, view: str = "none",
+    run: Recipe | str | Path, *, checkpoint: str | Path = "last", tasks: int | None = None,
+    temperature: float | None = None, view: str = "none",
 ) -> Evaluation:
-    """Held-out tasks. `run` is a run folder, whose `checkpoint` (`last`, `version-N` or a folder) is evaluated, or a
-    recipe, whose untouched model is.
+    """Held-out tasks. `run` is a run folder, whose `checkpoint` (`best`, `last`, a version or a folder) is evaluated,
+    or a recipe, whose untouched model is. `temperature` is the recipe's unless it is given; 0 is greedy.
 
     Raises ConfigError when the folder is no run, when its recipe cannot be found again, or has no evaluation, and
     KeyboardInterrupt when it was stopped.
@@ -92,6 +94,8 @@ def evaluate(
         raise ConfigError("evaluation=None: the recipe has no evaluation; set evaluation.tasks")
     if tasks is not None and tasks < 1:
         raise ConfigError(f"tasks: got {tasks}, expected >= 1")
+    if temperature is not None:
+        recipe = replace(recipe, evaluation=replace(recipe.evaluation, temperature=temperature))
 
     async def go(made: Run) -> Evaluation | None:
         return await made.evaluate("evaluation", tasks=tasks)
@@ -129,19 +133,32 @@ def _ref(recipe: Recipe | str | None) -> str:
     return f"{Path(path).resolve()}{colon}{function}" if path.endswith(".py") else recipe
 
 
+def _named(ref: str) -> Recipe:
+    """The recipe of this name or file; what is neither may have been meant as a run folder."""
+    try:
+        return find(ref)
+    except ConfigError as error:
+        if ref.partition(":")[0].endswith(".py"):
+            raise
+        raise ConfigError(f"{error}; there is no run folder {ref!r} either") from error
+
+
 def _restored(run: Recipe | str | Path, checkpoint: str | Path) -> tuple[Recipe, Path | None]:
     """The recipe and the weights that are asked for."""
     if isinstance(run, str) and "/" in run and not run.partition(":")[0].endswith(".py"):
         run = Path(run)
     if isinstance(run, Recipe) or (isinstance(run, str) and not Path(run).is_dir()):
-        recipe = run if isinstance(run, Recipe) else find(run)
+        recipe = run if isinstance(run, Recipe) else _named(run)
         if checkpoint == "last":
             return recipe, None
         if not Path(checkpoint).is_dir():
-            raise ConfigError(f"checkpoint {str(checkpoint)!r}: there is no such folder")
+            raise ConfigError(
+                f"checkpoint {str(checkpoint)!r}: there is no such folder, and a recipe has no checkpoints of its own: "
+                "name a run folder to choose among its checkpoints"
+            )
         return recipe, Path(checkpoint)
     recipe = recipe_of(run)
-    return recipe, RunFolder(Path(run)).checkpoint(checkpoint)
+    return recipe, chosen_checkpoint(RunFolder.existing(run), checkpoint)
 
 
 def _begin(

@@ -106,6 +106,11 @@ class Recipe:
             )
         if self.pipeline.horizon is not None:
             self.pipeline.horizon.require(self.limits)
+        if self.pipeline.evaluate_every and self.evaluation is None:
+            raise ConfigError(
+                f"pipeline.evaluate_every={self.pipeline.evaluate_every} contradicts evaluation=None: nothing says "
+                "what to evaluate; set evaluation.tasks, or pipeline.evaluate_every=0"
+            )
         size, rule = self.pipeline.group_size, self.algorithm.rule
         if size < rule.min_rollouts:
             raise ConfigError(

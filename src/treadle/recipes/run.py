@@ -44,6 +44,7 @@ from treadle.learner.learner import Learner
 from treadle.learner.publisher import Publisher
 from treadle.models.policy import Policy
 from treadle.observability.shield import Shield
+from treadle.pipeline.best import best_of
 from treadle.pipeline.checkpoints import Checkpoints, Mark, begin_at
 from treadle.pipeline.coldstart import ColdStart
 from treadle.pipeline.evaluation import Evaluation, Evaluator
@@ -55,6 +56,7 @@ from treadle.pipeline.past import Past
 from treadle.pipeline.placebo import PermuteRewards
 from treadle.pipeline.trainer import BlockingThread, LearnerTrainer
 from treadle.pipeline.watchdog import remedy
+from treadle.recipes.chosen import held_best
 from treadle.recipes.engines import first_load, make_engine
 from treadle.recipes.folder import RunFolder
 from treadle.recipes.recipe import ColdStartPlan, Recipe
@@ -68,6 +70,8 @@ COPIES = 3
 """A checkpoint is so many times the weights: themselves and two moments of the optimiser."""
 CHECKPOINTS = 2
 """A new checkpoint is complete before the one that it replaces is removed."""
+BEST = 1
+"""Where evaluations choose a best checkpoint, it stays beside them."""
 PUBLISHED = 1
 """So many times the weights are added by a publish; the first one is there already."""
 
@@ -85,6 +89,8 @@ class RunResult:
     """By label: `untouched`, `coldstart`, `final`, and those in between."""
     checkpoint: Path | None = None
     """The newest checkpoint, whose `model` folder transformers loads; None when nothing was trained."""
+    best: Path | None = None
+    """The checkpoint that did best on held-out tasks; None unless `pipeline.evaluate_every` keeps it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +172,8 @@ class Run:
         """The whole run. Raises the first error of a stage; StoreError before it starts when the disk is too full."""
         began = self.tools.clock.now()
         weights = sum(p.numel() * p.element_size() for p in self.tools.policy.module.parameters())
-        self.folder.require_room((CHECKPOINTS * COPIES + (0 if self.publisher is None else PUBLISHED)) * weights)
+        held = CHECKPOINTS + (BEST if self.recipe.pipeline.evaluate_every else 0)
+        self.folder.require_room((held * COPIES + (0 if self.publisher is None else PUBLISHED)) * weights)
         try:
             if self.past.began:
                 await self._go_on()
@@ -180,7 +187,7 @@ class Run:
         self._tell("run.done", began, reason=reason, updates=self._updates)
         return RunResult(
             folder=self.folder.path, reason=reason, version=self.tools.policy.version,
-            evaluations=dict(self.evaluations), checkpoint=self.folder.newest_checkpoint,
+            evaluations=dict(self.evaluations), checkpoint=self.folder.newest_checkpoint, best=self._held_best(),
         )
 
     async def evaluate(self, label: str, *, update: int = 0, tasks: int | None = None) -> Evaluation | None:
@@ -256,10 +263,10 @@ class Run:
         await self.evaluate("untouched", tasks=recipe.evaluation.untouched_tasks if recipe.evaluation else None)
         if recipe.coldstart is not None and not self._stopping:
             await self._cold_start(recipe.coldstart)
-            await self.evaluate("coldstart")
+            await self._measure("coldstart")
         if recipe.pipeline.updates and not self._stopping:
             await self._reinforce()
-            await self.evaluate("final", update=recipe.pipeline.updates)
+            await self._measure("final", update=recipe.pipeline.updates)
         if self._saver is not None:  # a version that is saved already is not saved again
             await self._saver.save(update=0)
 
@@ -346,10 +353,26 @@ class Run:
 
     async def _between(self, update: int) -> None:
         stage = self._stop_stage
-        await self.evaluate(f"update-{update}", update=update)
+        await self._measure(f"update-{update}", update=update)
         self._stop_stage = stage
         if self._stopping:
             stage()
+
+    async def _measure(self, label: str, *, update: int = 0) -> None:
+        """Evaluate the version of now; where `evaluate_every` is set and none did better, its checkpoint stays."""
+        found = await self.evaluate(label, update=update)
+        if found is None or self._saver is None or not self.recipe.pipeline.evaluate_every:
+            return
+        if found is not best_of(self.evaluations.values()) or found.version != self.tools.policy.version:
+            return
+        if await self._saver.keep_best(update=update):
+            self.ledger.tell("checkpoint.best", {
+                "label": label, "update": update, "version": found.version, "solved": found.overall.solved,
+                "total": found.overall.total, "solved_share": found.overall.share, "path": str(self._saver.best),
+            })
+
+    def _held_best(self) -> Path | None:
+        return held_best(self.folder, self.evaluations.values()) if self.recipe.pipeline.evaluate_every else None
 
     # -- parts -------------------------------------------------------------------------------------------------
 
@@ -362,10 +385,12 @@ class Run:
         return GroupPlayer(player, size=size, retries=retries, seed=seed, watcher=self.ledger, spare=spare)
 
     def _checkpoints(self, trainer: LearnerTrainer) -> Checkpoints:
-        return Checkpoints(
+        made = Checkpoints(
             self.folder.checkpoints, trainer=trainer, thread=self.thread, ledger=self.ledger,
             keep=self.recipe.pipeline.keep_checkpoints, deadline_s=self.recipe.pipeline.update_s, books=self.store,
         )
+        made.best = self._held_best()
+        return made
 
     async def _stoppable(self, work: Coroutine[object, object, T]) -> T | None:
         """The result of `work`; None when a stop gave it up. Raises its first error."""
