@@ -40,7 +40,7 @@ seconds, `_share` is 0..1. A key is left out, or None, where there is nothing to
     group.ready         group, ticket, task, family, level, rollouts, valid, reward_mean, solved_share, tokens,
                         seconds_s
     group.dropped       the same keys and reason ("zero_variance" | "singleton" | "min_valid" | "failed" | "stale"
-                        | "cancelled")
+                        | "skipped": its update changed nothing | "cancelled")
     group.trained       group, ticket, version (the one it made), staleness
 
     breaker.opened      family (gets no new tickets), group (that was one too many), failures (in a row), message

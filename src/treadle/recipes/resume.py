@@ -21,7 +21,7 @@ from treadle.trajectory.store import read_events, read_meta
 
 FREE = frozenset({
     "pipeline.save_every", "pipeline.keep_checkpoints", "pipeline.stall_s", "pipeline.update_s",
-    "pipeline.failed_batches", "evaluation.at_once", "runs", "threads",
+    "pipeline.failed_batches", "pipeline.skipped_updates", "evaluation.at_once", "runs", "threads",
 })
 """Keys that may change in the middle of a run; `pipeline.updates` may grow."""
 SHOWN = 4
