@@ -26,6 +26,7 @@ from bench.kill_resume import Tally, killed_run
 from treadle.core.clock import SystemClock
 from treadle.core.events import Event, Value
 from treadle.testing.scripted_engine import ScriptedEngine
+from treadle.trajectory.store import TrajectoryStore
 
 ROOT = Path(__file__).parents[1]
 CHILD_S = 60.0
@@ -86,27 +87,18 @@ def _odd(key: str, value: Value) -> bool:
 # -- database_locked -------------------------------------------------------------------------------------------
 
 LOCKER = """
-import json, os, select, sqlite3, sys, time
+import json, select, sqlite3, sys, time
 path, journal = sys.argv[1:]
 def note(what):
     with open(journal, "a", encoding="utf-8") as file:
         file.write(json.dumps({"kind": "database_locked", "what": what}) + "\\n")
-def over(seconds):
-    return bool(select.select([sys.stdin], [], [], seconds)[0])
-while not os.path.exists(path + "-wal") and not over(0.002):
-    pass
 reader, writer = (sqlite3.connect(path, isolation_level=None, timeout=30) for _ in range(2))
-while not over(0.002):
-    try:
-        reader.execute("BEGIN")
-        reader.execute("SELECT count(*) FROM events").fetchone()
-        note("an old snapshot is kept open by another process")
-        break
-    except sqlite3.OperationalError:
-        reader.execute("ROLLBACK")
-while not over(0.05):
-    writer.execute("BEGIN IMMEDIATE")
+note("an old snapshot is kept open by another process")
+reader.execute("BEGIN")
+reader.execute("SELECT count(*) FROM events").fetchone()
+while not select.select([sys.stdin], [], [], 0.05)[0]:
     note("the write lock is held by another process")
+    writer.execute("BEGIN IMMEDIATE")
     time.sleep(0.1)
     writer.execute("ROLLBACK")
 """
@@ -115,22 +107,26 @@ while not over(0.05):
 
 def database_locked(setting: Setting) -> Verdict:
     """All events of the run are in run.db, in order; every update waits for its checkpoint's books."""
-    setting.folder.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-c", LOCKER, str(setting.folder / "run.db"), str(setting.injector.journal)]
+    journal = setting.injector.journal
+    TrajectoryStore(setting.folder, clock=SystemClock()).close()  # its tables are there when the locker comes
+    command = [sys.executable, "-c", LOCKER, str(setting.folder / "run.db"), str(journal)]
     lab = Lab(
         folder=setting.folder, config=replace(CONFIG, updates=setting.updates(12), save_every=1), saves=True,
         make_env=lambda: FaultyEnv(setting.injector), engine=ScriptedEngine(mixed, latency=takes),
     )
     with subprocess.Popen(command, stdin=subprocess.PIPE) as locker:
         try:
+            give_up = time.monotonic() + CHILD_S
+            while _lines(journal) < 2 and locker.poll() is None and time.monotonic() < give_up:
+                time.sleep(0.005)
             asyncio.run(lab.run())
-            said = judge(lab, setting.injector.faults)
+            verdict = judge(lab, setting.injector.faults)
         finally:
             assert locker.stdin is not None
             locker.stdin.close()
             locker.wait(CHILD_S)
-    said.require(locker.returncode == 0, f"the locking process ended with {locker.returncode}")
-    return said
+    verdict.require(locker.returncode == 0, f"the locking process ended with {locker.returncode}")
+    return verdict
 
 
 # -- sigterm ---------------------------------------------------------------------------------------------------

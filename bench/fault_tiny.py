@@ -3,7 +3,7 @@
 The model's turn ends with the first letter or digit that it samples; one of the alphabet's first thirteen small letters
 pays 1, anything else 0. It is random at first and pays about one time in five.
 
-    nan_loss        the loss is not a number, or infinite: such updates are skipped and counted; three in a row are the end
+    nan_loss        the loss is not a number, or infinite: such updates are skipped, counted, and end the run in a row
     engine_raises   forwards of `LocalEngine` raise, and every request of that step fails (beside `bench.fault_worlds`)
 """
 

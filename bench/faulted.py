@@ -14,12 +14,10 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
+from bench.fault_judge import Verdict
 from bench.fault_lab import Injector, Setting
-
-if TYPE_CHECKING:  # a kind loads what it needs, some of them torch
-    from bench.fault_judge import Verdict
 
 KINDS = {
     "reset_fails": "fault_worlds", "step_hangs": "fault_worlds", "step_raises": "fault_worlds",
