@@ -45,7 +45,7 @@ from treadle.pipeline.config import PipelineConfig
 SHARE = 0.3
 """Of all attempts that fail in the faulty arms."""
 CONFIG = PipelineConfig(group_size=8, groups_per_update=8)
-LR = 3e-3
+LR = 2e-3
 LAST = 5
 """Updates at the end whose mean is told beside that of the whole curve."""
 RUN_S = 120.0

@@ -145,13 +145,12 @@ class Told:
 
 
 class Book(list[tuple[str, float]]):
-    """(rollout, return) of everything that a learner was given, as credit sees it: valid rollouts only, or the run
-    is wrong."""
+    """(rollout, return) of everything that a learner was given, as credit sees it."""
 
     def enter(self, groups: Sequence[Group]) -> Forest:
         """Write down one update's groups."""
         forest = Forest.of(groups)
-        self += [(rollout.id, float(value)) for rollout, value in zip(forest.rollouts, forest.returns, strict=True)]
+        self.extend((r.id, float(value)) for r, value in zip(forest.rollouts, forest.returns, strict=True))
         return forest
 
 
@@ -212,7 +211,8 @@ class Lab:
             if self.folder is not None:
                 store = stack.enter_context(TrajectoryStore(self.folder, clock=self.clock))
             thread = stack.enter_context(BlockingThread())
-            return await self._loop(store, thread).run()
+            report = await self._loop(store, thread).run()
+        return report
 
     def _loop(self, store: TrajectoryStore | None, thread: BlockingThread) -> Loop:
         config, meter = self.config, StageMeter(self.clock)

@@ -107,15 +107,18 @@ class Checkpoints:
 
 
 def _make(folder: Path) -> None:
-    """Make a folder that is there after a power cut, too."""
+    """Make a folder that is there after a power cut, too. Raises StoreError."""
     if folder.is_dir():
         return
-    folder.mkdir(parents=True)
-    handle = os.open(folder.parent, os.O_RDONLY)
     try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        folder.mkdir(parents=True)
+        handle = os.open(folder.parent, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    except OSError as error:
+        raise StoreError(f"{folder} cannot be made: {error.strerror}; free some disk space or set runs=FOLDER") from error
 
 
 def begin_at(
