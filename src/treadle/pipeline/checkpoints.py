@@ -118,7 +118,8 @@ def _make(folder: Path) -> None:
         finally:
             os.close(handle)
     except OSError as error:
-        raise StoreError(f"{folder} cannot be made: {error.strerror}; free some disk space or set runs=FOLDER") from error
+        said = f"{folder} cannot be made: {error.strerror}; free some disk space or set runs=FOLDER"
+        raise StoreError(said) from error
 
 
 def begin_at(
