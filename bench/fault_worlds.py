@@ -231,12 +231,14 @@ class BreakingEngine(ScriptedEngine):
             self.broken.add(rollout)
 
 
-async def in_world(setting: Setting, env: Callable[[Injector], FaultyEnv], config: PipelineConfig = CONFIG) -> Verdict:
+async def in_world(
+    setting: Setting, env: Callable[[Injector], FaultyEnv], *, config: PipelineConfig = CONFIG, step_s: float = 30.0
+) -> Verdict:
     """A run in such a world, judged."""
     lab = Lab(
         folder=setting.folder, config=replace(config, updates=setting.updates(config.updates)),
         make_env=lambda: env(setting.injector), engine=ScriptedEngine(mixed, latency=takes),
-        host=HostConfig(step_s=STEP_S if env is StepHangs else 30.0),
+        host=HostConfig(step_s=step_s),
     )
     await lab.run()
     return judge(lab, setting.injector.faults)
@@ -246,7 +248,7 @@ async def sandboxed(setting: Setting, env: Callable[[Injector], SandboxedEnv]) -
     """The same with real sandboxes. Raises RuntimeError with the remedy where there are none."""
     if (reason := BubblewrapSandbox.available()) is not None:
         raise RuntimeError(reason)
-    return await in_world(setting, env, SANDBOXED)
+    return await in_world(setting, env, config=SANDBOXED)
 
 
 async def in_flight(setting: Setting) -> Verdict:
@@ -264,7 +266,7 @@ def reset_fails(setting: Setting) -> Verdict:
 
 
 def step_hangs(setting: Setting) -> Verdict:
-    return asyncio.run(in_world(setting, StepHangs))
+    return asyncio.run(in_world(setting, StepHangs, step_s=STEP_S))
 
 
 def step_raises(setting: Setting) -> Verdict:
