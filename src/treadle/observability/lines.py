@@ -140,4 +140,4 @@ def _breaker(event: Event) -> str:
 
 def _dropped(event: Event) -> str:
     reason = text(event, "reason")
-    return "" if reason in ("zero_variance", "cancelled") else f"group {text(event, 'group')} dropped: {reason}"
+    return "" if reason in ("zero_variance", "skipped", "cancelled") else f"group {text(event, 'group')} dropped: {reason}"
