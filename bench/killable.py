@@ -8,13 +8,12 @@ trained on, in order, so the journal's lines form a chain of versions and the la
 
 WHERE is a point at which the process kills itself with SIGKILL, at its N-th passage: `event` (an event of the ledger is
 told), `update` (half of a batch is trained), `checkpoint` (half of it is written), `publish` (the weights are new, the
-engine does not serve them yet).
+engine does not serve them yet). A SIGTERM asks the run to stop, as it does every run.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import hashlib
 import json
 import os
@@ -44,6 +43,7 @@ from treadle.pipeline.ledger import Ledger
 from treadle.pipeline.loop import Loop, LoopParts, default_filters
 from treadle.pipeline.past import Past
 from treadle.pipeline.trainer import BlockingThread, TrainReport
+from treadle.recipes.blocking import Brake, block
 from treadle.testing.byte_renderer import ByteRenderer
 from treadle.testing.echo_env import EchoEnv, EchoTaskset
 from treadle.testing.scripted_engine import ScriptedEngine, Turn
@@ -153,7 +153,9 @@ def takes(turn: Turn) -> float:
     return min(0.002 * turn.request.stream.at("latency").python().lognormvariate(0.0, 1.0), 0.05)
 
 
-async def run(folder: Path, journal: Journal, killer: Killer, *, lag: int, slack: int, updates: int) -> None:
+async def run(
+    brake: Brake, folder: Path, journal: Journal, killer: Killer, *, lag: int, slack: int, updates: int
+) -> None:
     """Begin, or go on."""
     clock, rewards = SystemClock(), Rewards(main="correct")
     config = PipelineConfig(
@@ -178,16 +180,20 @@ async def run(folder: Path, journal: Journal, killer: Killer, *, lag: int, slack
         )
         plan = ByDifficulty() if lag == 0 else LAG_FREE
         ledger.tell("run.resumed" if past.began else "run.started", {"updates": updates})
-        report = await Loop(config, LoopParts(
+        loop = Loop(config, LoopParts(
             taskset=taskset, player=GroupPlayer(player, size=GROUP, seed=Stream(7), watcher=ledger), trainer=trainer,
             engine=engine,  # type: ignore[arg-type]  # nobody asks this one how busy it is
             ledger=ledger, thread=thread, sink=store, store=store, begin=mark,
             filters=default_filters(config, rewards=rewards, min_rollouts=2),
             curriculum=plan.begin(taskset, group_size=GROUP, rewards=rewards, seed=Stream(7)),
             checkpoints=Checkpoints(saved, trainer=trainer, thread=thread, ledger=ledger, books=store, keep=2),
-        )).run()
-    journal.tell("done", digest=trainer.digest, version=trainer.version, updates=report.updates,
-                 worst_staleness=report.worst_staleness)
+        ))
+        with brake.governs(loop.stop):
+            report = await loop.run()
+    journal.tell(
+        "done" if report.reason == "done" else "stopped", digest=trainer.digest, version=trainer.version,
+        updates=report.updates, worst_staleness=report.worst_staleness,
+    )
 
 
 def main() -> int:
@@ -202,7 +208,9 @@ def main() -> int:
     journal = Journal(args.journal)
     where, _, number = args.kill.partition(":")
     killer = Killer(journal, where, int(number))
-    asyncio.run(run(args.folder, journal, killer, lag=args.lag, slack=args.slack, updates=args.updates))
+    block(lambda brake: run(
+        brake, args.folder, journal, killer, lag=args.lag, slack=args.slack, updates=args.updates
+    ))
     return 0
 
 

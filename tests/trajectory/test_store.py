@@ -204,6 +204,20 @@ def test_a_reader_that_holds_the_database_does_not_stop_the_writer(tmp_path: Pat
     assert [e.name for e in read_events(tmp_path)] == ["x"]
 
 
+def test_a_reader_that_stays_does_not_hold_the_end_of_a_run(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    hand_tree(sink=store)
+    store.flush()
+    reader = sqlite3.connect(tmp_path / "run.db", isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM groups").fetchone()  # holds what it saw until it ends
+    store.event("x")
+    store.close(timeout_s=15)  # raises when the writer still waits for the reader then
+    assert reader.execute("SELECT count(*) FROM events").fetchone() == (0,)
+    reader.close()
+    assert [e.name for e in read_events(tmp_path)] == ["x"]
+
+
 def test_several_threads_may_append(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
 

@@ -13,6 +13,7 @@
     |   |-- EngineError          the inference engine failed
     |   `-- WeightMismatch       copied weights differ from the published ones
     |-- GraderError              scoring raised or timed out: only grading is retried
+    |-- TrainingDiverged         update after update had a gradient that is not finite
     `-- DeadlineExceeded         a named wait ran out
 
 `ToolError` stands outside the tree: it is how a tool speaks to the model, not a failure of anything.
@@ -72,6 +73,10 @@ class WeightMismatch(InfraError):
 
 class GraderError(TreadleError):
     """Scoring raised or timed out. Only the grading is retried, never the rollout."""
+
+
+class TrainingDiverged(TreadleError):
+    """Update after update had a gradient that is not finite. The weights are those of before the first of them."""
 
 
 class DeadlineExceeded(TreadleError):

@@ -139,15 +139,19 @@ def folder_name(version: int) -> str:
 
 
 def _make(folder: Path) -> None:
-    """Make a folder that is there after a power cut, too."""
+    """Make a folder that is there after a power cut, too. Raises StoreError."""
     if folder.is_dir():
         return
-    folder.mkdir(parents=True)
-    handle = os.open(folder.parent, os.O_RDONLY)
     try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        folder.mkdir(parents=True)
+        handle = os.open(folder.parent, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    except OSError as error:
+        said = f"{folder} cannot be made: {error.strerror}; free some disk space or set runs=FOLDER"
+        raise StoreError(said) from error
 
 
 def begin_at(

@@ -68,12 +68,14 @@ class PipelineConfig:
     """Tickets that close before one of such a family is tried again."""
     failed_batches: int = 3
     """Batches in a row that were lost to failed rollouts, after which the run stops with the last failure."""
+    skipped_updates: int = 3
+    """Updates in a row whose gradient was not finite, after which the run stops; every one of them changes nothing."""
 
     def __post_init__(self) -> None:
         least = {
             "group_size": 1, "groups_per_update": 1, "updates": 0, "lag": 0, "infra_retries": 0, "env_retries": 0,
             "evaluate_every": 0, "save_every": 0, "keep_checkpoints": 1, "failed_batches": 1,
-            "spare_rollouts": 0, "breaker_failures": 0, "breaker_tickets": 0,
+            "spare_rollouts": 0, "breaker_failures": 0, "breaker_tickets": 0, "skipped_updates": 1,
         }
         for key, low in least.items():
             if getattr(self, key) < low:

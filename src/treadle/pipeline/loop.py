@@ -94,6 +94,8 @@ class LoopReport:
     version: int
     worst_staleness: int
     most_outstanding: int
+    skipped_updates: int = 0
+    """Updates whose gradient was not finite."""
 
 
 def default_filters(config: PipelineConfig, *, rewards: Rewards, min_rollouts: int) -> tuple[Filter, ...]:
@@ -180,6 +182,7 @@ class Loop:
             reason="done" if self.board.batches >= self.config.updates else "interrupted",
             updates=self.board.batches, version=self.board.version,
             worst_staleness=self._update.worst_staleness, most_outstanding=self.permits.most,
+            skipped_updates=self._update.skipped,
         )
 
     def statistics(self) -> Statistics:

@@ -6,14 +6,19 @@ gives the batch's permits back. The step itself runs in the blocking thread, so 
 Staleness is the learner's version at the update minus the oldest version among the trained tokens and the KV they were
 computed on. It is bounded here, at selection, whatever the schedule did: a group past the bound is dropped, reason
 `stale`. Where `on_stale` is `mask`, it trains without what is too old, and is dropped only when nothing else is left.
+
+An update that changed nothing (its gradient was not finite, or there was nothing to train) trained nobody: its groups
+are dropped, reason `skipped`. When that happens update after update the run stops.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from treadle.agents.deadline import deadline
+from treadle.core.errors import TrainingDiverged
 from treadle.pipeline.board import Board, Entry, State, batch_wait
 from treadle.pipeline.config import PipelineConfig
 from treadle.pipeline.curriculum import Curriculum
@@ -51,6 +56,9 @@ class UpdatePump:
         self.worst_staleness = 0
         """Worst staleness that was ever trained on."""
         self.pace = Pace(config.updates)
+        self.skipped = 0
+        """Updates whose gradient was not finite."""
+        self._skipped_in_a_row = 0
         self._failed_batches = 0
 
     async def next_batch(self, board: Board) -> list[Entry] | None:
@@ -83,11 +91,11 @@ class UpdatePump:
             self.curriculum.learn(entry.task, entry.group)
             self.schedule.closed(entry)
         board.learned = number
-        if report is not None:
+        if report is not None and not report.skipped:
             await self._load(board, number, report.version)
-            for entry, stale in zip(ready, staleness, strict=True):
-                board.move(entry, State.TRAINED)
-                self.ledger.trained(entry, version=report.version, staleness=stale)
+        for entry, stale in zip(ready, staleness, strict=True):
+            assert report is not None
+            self._settle(board, entry, report, staleness=stale)
         self._report(number, batch, report, staleness)
         board.version = self.trainer.version
         board.batches += 1
@@ -97,6 +105,16 @@ class UpdatePump:
             permits.give_back(entry.ticket)
         board.touch()
         self._give_up_on_failures(number, batch)
+        self._give_up_on_skips(number, report)
+
+    def _settle(self, board: Board, entry: Entry, report: TrainReport, *, staleness: int) -> None:
+        """Trained, or dropped because its update changed nothing."""
+        if report.skipped:
+            board.move(entry, State.DROPPED, reason="skipped")
+            self.ledger.judged(entry)
+        else:
+            board.move(entry, State.TRAINED)
+            self.ledger.trained(entry, version=report.version, staleness=staleness)
 
     async def _train(self, board: Board, number: int, groups: Sequence[Group]) -> TrainReport:
         chosen = groups if self.transform is None else [self.transform(group) for group in groups]
@@ -184,3 +202,20 @@ class UpdatePump:
         if self._failed_batches >= self.config.failed_batches:
             what = f"no group of {self._failed_batches} batches in a row had enough rollouts that could be scored"
             raise nothing_scored(what, [entry.group for entry in batch])
+
+    def _give_up_on_skips(self, number: int, report: TrainReport | None) -> None:
+        """Raise when update after update has a gradient that is not finite; replayed ones do not count here either."""
+        if report is None:
+            return
+        if not report.skipped or math.isfinite(report.grad_norm):
+            self._skipped_in_a_row = 0
+            return
+        self.skipped += 1
+        if self.ledger.past.batch(number) is None:
+            self._skipped_in_a_row += 1
+        if self._skipped_in_a_row >= self.config.skipped_updates:
+            raise TrainingDiverged(
+                f"the gradient of {self._skipped_in_a_row} updates in a row was not finite (norm {report.grad_norm}, "
+                f"loss {report.loss}); the weights stayed those of version {report.version}: lower learner.lr, or look "
+                "at the loss and the rewards"
+            )

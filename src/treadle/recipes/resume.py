@@ -22,8 +22,9 @@ from treadle.trajectory.store import read_events, read_meta
 
 FREE = frozenset({
     "pipeline.save_every", "pipeline.keep_checkpoints", "pipeline.stall_s", "pipeline.update_s",
-    "pipeline.failed_batches", "pipeline.watchdog.promote_s", "pipeline.watchdog.rollout_s",
-    "pipeline.watchdog.shrink_s", "pipeline.watchdog.restarts", "evaluation.at_once", "runs", "threads",
+    "pipeline.failed_batches", "pipeline.skipped_updates", "pipeline.watchdog.promote_s",
+    "pipeline.watchdog.rollout_s", "pipeline.watchdog.shrink_s", "pipeline.watchdog.restarts", "evaluation.at_once",
+    "runs", "threads",
 })
 """Keys that may change in the middle of a run; `pipeline.updates` may grow."""
 SHOWN = 4

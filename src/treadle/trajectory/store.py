@@ -68,6 +68,8 @@ IDLE_S = 1.0
 """How often a writer without rows looks whether it should go on."""
 ENOUGH_ROWS = 500
 """So many waiting records end the linger."""
+FOLD_MS = 1000
+"""How long the end of a run waits for readers that hold the database, in milliseconds."""
 
 INSERT = {
     Segment: f"INSERT INTO segments VALUES({', '.join('?' * 17)})",
@@ -260,6 +262,7 @@ class TrajectoryStore:
                 self._write_s += time.perf_counter() - begun
                 self._finish(len(batch), sum(size for _, size in batch))
             with contextlib.suppress(sqlite3.Error):  # rows that cannot be folded in now stay safe in the WAL
+                self._db.execute(f"PRAGMA busy_timeout = {FOLD_MS}")
                 self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         except Exception as error:  # the writer's boundary: any error must reach those who wait, or they wait forever
             self._fail(error)
