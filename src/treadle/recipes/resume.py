@@ -23,7 +23,8 @@ FREE = frozenset({
     "pipeline.save_every", "pipeline.keep_checkpoints", "pipeline.stall_s", "pipeline.update_s",
     "pipeline.failed_batches", "evaluation.at_once", "runs", "threads",
 })
-"""Keys that may change in the middle of a run; `pipeline.updates` may grow."""
+"""Keys that may change in the middle of a run; `pipeline.updates` may grow. How many threads add up a product may show
+in its last bit, so in deterministic mode `threads` must not."""
 SHOWN = 4
 """Contradictions that an error names."""
 
@@ -80,7 +81,8 @@ def _as_begun(recipe: Recipe, folder: RunFolder) -> Recipe:
 
 def _refuse_contradictions(folder: RunFolder, begun: Mapping[str, object], recipe: Recipe) -> None:
     now = {key: "none" if value is None else value for key, value in recipe.flat().items()}
-    changed = {key for key in begun.keys() | now.keys() if begun.get(key) != now.get(key)} - FREE
+    free = FREE - {"threads"} if recipe.deterministic else FREE
+    changed = {key for key in begun.keys() | now.keys() if begun.get(key) != now.get(key)} - free
     more, fewer = _grown(begun.get("pipeline.updates"), now["pipeline.updates"])
     if more and now["learner.schedule"] != "constant" and now["learner.total_updates"] == "none":
         raise ConfigError(
