@@ -7,7 +7,7 @@ import importlib
 import json
 import sys
 
-NAMES = ("main_job", "fresh_install", "ledger", "canary", "kill_resume", "schedule_sim")
+NAMES = ("main_job", "fresh_install", "ledger", "canary", "kill_resume", "schedule_sim", "deterministic")
 """Modules of this package that are benchmarks."""
 
 
