@@ -113,6 +113,23 @@ async def test_kept_kv_has_the_bits_of_kv_that_is_computed_again(lab: Lab) -> No
         assert lab.counts(keeping, "reused_tokens")[0] > 0
 
 
+async def test_after_an_update_a_token_has_the_bits_of_one_whose_whole_context_is_new(lab: Lab) -> None:
+    class Later(Stream):
+        def uniforms(self, start: int, count: int) -> Any:
+            return super().uniforms(start + 5, count)
+
+    request = lab.ask(lab.ids(20), max_tokens=12, cache=CacheHint(rollout="r", trunk="t", trunk_len=20))
+    async with fixed(lab) as engine:
+        lab.after_logits(5, lambda: lab.new_version(noise=0.05))
+        (done,) = await lab.all(engine, request)
+        head = np.concatenate([request.prompt, done.ids[:5]])
+        again = lab.ask(head, max_tokens=7)
+        (rest,) = await lab.all(engine, replace(again, stream=Later(5, ("a",))))
+    assert done.versions == ((0, 5), (1, 7))
+    assert rest.ids.tolist() == done.ids[5:].tolist()
+    assert np.array_equal(rest.logprobs, done.logprobs[5:])
+
+
 async def test_want_of_memory_changes_no_bit(lab: Lab) -> None:
     requests = [lab.ask(lab.ids(30), f"r{i}", max_tokens=100) for i in range(40)]
     async with fixed(lab, slots=40, rows=32, kv_budget_tokens=32768) as engine:

@@ -1,8 +1,9 @@
 """Recipes of a test: a tiny model says words to a world that can be told to wait, to fail, or to be slow to train."""
 
 import asyncio
+import random
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from treadle import (
     Algorithm,
@@ -127,6 +128,15 @@ def recipe() -> Recipe:
 
 def unsure() -> Recipe:
     return words(env=UnsureEnv)
+
+
+def slow() -> Recipe:
+    """Answers come in another order each time, and generation runs an update ahead."""
+    chance = random.Random(11)
+    made = words(env=lambda: SlowEnv(chance), updates=4)
+    return replace(
+        made, engine=replace(made.engine, deterministic=True), pipeline=replace(made.pipeline, lag=1)
+    )
 
 
 def endless_coldstart() -> Recipe:

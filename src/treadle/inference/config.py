@@ -26,7 +26,7 @@ class EngineConfig:
     """Run in a process of its own, on a copy of the weights that is checked after every update."""
     deterministic: bool = False
     """To the last bit, a token depends on the weights, its own context and its stream alone: not on what else is asked
-    for, nor on when. Slower."""
+    for, nor on when. New weights compute all KV anew. Slower; runs can be replayed from their record."""
     rows: int = 32
     """Tokens of every forward in deterministic mode: what is missing is padded, what is more waits."""
     stall_s: float = 300.0

@@ -89,6 +89,8 @@ class Worker:
         if config.deterministic:
             context = min(config.context, dims.context)
             self._fixed = FixedShapes(self.arena, dims, rows=config.rows, context=context)
+        self._served: int | None = None
+        """Policy version of the last step."""
         self._drains: deque[Drain] = deque()
         self._inbox: deque[Callable[[], None]] = deque()
         self._wake = threading.Condition()
@@ -191,6 +193,9 @@ class Worker:
             with self._policy.gate.read("engine step"), torch.inference_mode():
                 self._run_inbox()  # what came while it waited at the gate
                 version = self._policy.version
+                if self._fixed is not None and version != self._served:
+                    self.renew(version, recompute=True)  # what a token depends on has one version: its own
+                self._served = version
                 works = self.scheduler.plan(version)
                 if works:
                     self._forward(works, version)

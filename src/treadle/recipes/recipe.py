@@ -112,11 +112,14 @@ class Recipe:
     def _refuse_timing(self) -> None:
         """Raise ConfigError for what depends on who is faster."""
         for key, value, why in (
-            ("lag", self.pipeline.lag, "when new weights come between two tokens would depend on timing"),
+            ("lag", self.pipeline.lag, "which version samples a token would depend on timing"),
             ("spare_rollouts", self.pipeline.spare_rollouts, "which rollouts are cancelled would depend on timing"),
         ):
             if value:
-                raise ConfigError(f"pipeline.{key}={value} contradicts deterministic=true: {why}; set pipeline.{key}=0")
+                raise ConfigError(
+                    f"pipeline.{key}={value} contradicts deterministic=true: {why}; set pipeline.{key}=0, or only "
+                    "engine.deterministic=true, which lets the run be replayed from its record"
+                )
         if self.engine.copies:
             raise ConfigError(
                 "engine.copies=true contradicts deterministic=true: a copying engine has no deterministic mode; set one "

@@ -103,8 +103,7 @@ def _refuse_contradictions(folder: RunFolder, begun: Mapping[str, object], recip
 
 
 def _refuse_finished(folder: RunFolder, recipe: Recipe) -> None:
-    ends = [event for event in read_events(folder.database, prefix="run.") if event.name != "run.stopping"]
-    if not ends or ends[-1].name != "run.done" or ends[-1].values.get("reason") != "done":
+    if not is_done(folder):
         return
     begun = _flat(read_toml(folder.recipe))
     if not _grown(begun.get("pipeline.updates"), recipe.pipeline.updates)[0]:
@@ -119,6 +118,12 @@ def _grown(before: object, now: object) -> tuple[bool, bool]:
     if not isinstance(before, int) or not isinstance(now, int):
         return False, True
     return now > before, now < before
+
+
+def is_done(folder: RunFolder) -> bool:
+    """Whether the run came to its end."""
+    ends = [event for event in read_events(folder.database, prefix="run.") if event.name != "run.stopping"]
+    return bool(ends) and ends[-1].name == "run.done" and ends[-1].values.get("reason") == "done"
 
 
 def _flat(nested: Mapping[str, object], prefix: str = "") -> dict[str, object]:
