@@ -60,7 +60,7 @@ class UnsureEnv(WordEnv):
 class SlowEnv(WordEnv):
     """Two turns, and nobody knows when it answers: after up to `most` turns of the event loop."""
 
-    def __init__(self, chance, most=3000):
+    def __init__(self, chance, most=800):
         self.chance = chance
         self.most = most
         self.turns = 0

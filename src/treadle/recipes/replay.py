@@ -75,10 +75,14 @@ def replay(run: str | Path, *, recipe: Recipe | None = None) -> Replayed:
         )
     if not is_done(folder):
         raise ConfigError(f"{run} is not done: go on with it first, `treadle train --resume {run}`")
-    return block(lambda brake: _replay(chosen, folder, brake))
+    found = block(lambda brake: _replay(chosen, folder, brake))
+    if found is None:
+        raise KeyboardInterrupt
+    return found
 
 
-async def _replay(recipe: Recipe, folder: RunFolder, brake: Brake) -> Replayed:
+async def _replay(recipe: Recipe, folder: RunFolder, brake: Brake) -> Replayed | None:
+    """What was found; None when it was stopped."""
     loop = asyncio.get_running_loop()
     with tempfile.TemporaryDirectory(prefix="treadle-replay-") as scratch:
         copy = RunFolder(Path(scratch) / folder.path.name)
@@ -95,7 +99,7 @@ async def _replay(recipe: Recipe, folder: RunFolder, brake: Brake) -> Replayed:
                 result = await run.train()
             await record.check(run.tools.policy.version)  # no update looks at what the last version sampled
         if result.reason != "done":
-            raise KeyboardInterrupt
+            return None
         return Replayed(
             updates=recipe.pipeline.updates, tokens=record.tokens, differing=record.differing, first=record.first,
             same_weights=_same(folder.newest_checkpoint, copy.newest_checkpoint),
