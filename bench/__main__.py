@@ -7,7 +7,9 @@ import importlib
 import json
 import sys
 
-NAMES = ("main_job", "fresh_install", "ledger", "canary", "kill_resume", "faults", "schedule_sim")
+NAMES = (
+    "main_job", "fresh_install", "ledger", "canary", "kill_resume", "faults", "schedule_sim", "deterministic",
+)
 """Modules of this package that are benchmarks."""
 
 

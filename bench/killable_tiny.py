@@ -2,10 +2,9 @@
 
     python -m bench.killable_tiny RUNS [--resume RUN] [--kill NAME:N] [--slots S] [--evaluate-every E]
 
-Cold start, evaluations and updates at lag 0. At NAME:N the process kills itself with SIGKILL when the N-th event of
-that name is told. With `--slots 1` every forward of the engine is one token: it has the same shape whatever else waits,
-and a rollout that is played again has the same bits, log-probs included. With more slots what is in a forward depends
-on what waits; then the tokens are the same and the log-probs agree within float rounding, as between undisturbed runs.
+Cold start, evaluations and updates at lag 0, in deterministic mode: a rollout that is played again has the same bits,
+log-probs included, whatever else waits. At NAME:N the process kills itself with SIGKILL when the N-th event of that name
+is told.
 """
 
 from __future__ import annotations
@@ -53,9 +52,8 @@ def recipe(runs: Path, *, slots: int, evaluate_every: int = 0) -> Recipe:
         model="tiny",
         limits=RolloutLimits(max_tokens_per_turn=8, max_context=192, stop_strings=tuple("xyz ")),
         rewards=Rewards(main="length"),
-        engine=EngineConfig(
-            slots=slots, max_batch_tokens=1 if slots == 1 else 512, context=192, kv_budget_tokens=8192
-        ),
+        engine=EngineConfig(slots=slots, context=192, kv_budget_tokens=8192),
+        deterministic=True,
         coldstart=ColdStartPlan(
             demonstrations=DemonstrationPlan(most=4, per_family=2), training=ColdStartConfig(epochs=2),
             learner=LearnerConfig(lr=1e-3),
@@ -89,7 +87,7 @@ def main() -> int:
     parser.add_argument("runs", type=Path)
     parser.add_argument("--resume", type=Path)
     parser.add_argument("--kill", default="never:1", metavar="NAME:N")
-    parser.add_argument("--slots", type=int, default=1)
+    parser.add_argument("--slots", type=int, default=8)
     parser.add_argument("--evaluate-every", type=int, default=0)
     args = parser.parse_args()
     name, _, number = args.kill.partition(":")

@@ -1,8 +1,9 @@
 """Recipes of a test: a tiny model says words to a world that can be told to wait, to fail, or to be slow to train."""
 
 import asyncio
+import random
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from treadle import (
     Algorithm,
@@ -32,6 +33,8 @@ RELEASE = threading.Event()
 class WordEnv(Env):
     """Pays for the length of what it hears. A task may ask it to hang or to raise in `reset`."""
 
+    deterministic = True
+
     async def reset(self, task, ctx):
         self.heard = ""
         if task.data.get("hang"):
@@ -46,6 +49,28 @@ class WordEnv(Env):
 
     async def score(self):
         return {"length": len(self.heard) / 8}
+
+
+class UnsureEnv(WordEnv):
+    """Promises nothing."""
+
+    deterministic = False
+
+
+class SlowEnv(WordEnv):
+    """Two turns, and nobody knows when it answers: after up to `most` turns of the event loop."""
+
+    def __init__(self, chance, most=800):
+        self.chance = chance
+        self.most = most
+        self.turns = 0
+
+    async def step(self, action):
+        for _ in range(self.chance.randrange(self.most)):
+            await asyncio.sleep(0)
+        await super().step(action)
+        self.turns += 1
+        return Step(messages=(user("on"),), terminated=self.turns == 2)
 
 
 class Words:
@@ -76,7 +101,7 @@ class EndlessRule(DrGrpo):
         return PathCredit(advantage=forest.returns)
 
 
-def words(tasks=None, *, epochs=2, updates=2, rule=None, evaluation=4, untouched=None):
+def words(tasks=None, *, env=WordEnv, epochs=2, updates=2, rule=None, evaluation=4, untouched=None):
     """A recipe of about a second."""
     coldstart = ColdStartPlan(
         demonstrations=DemonstrationPlan(most=8, per_family=8), training=ColdStartConfig(epochs=epochs or 1),
@@ -84,7 +109,7 @@ def words(tasks=None, *, epochs=2, updates=2, rule=None, evaluation=4, untouched
     )
     return Recipe(
         name="words",
-        world=World(tasks=tasks or Words(), env=WordEnv, reads=PlainParser()),
+        world=World(tasks=tasks or Words(), env=env, reads=PlainParser()),
         model="tiny",
         limits=RolloutLimits(max_tokens_per_turn=8, max_context=128, stop_strings=tuple("abcdefghijklmnopqrstuvwxyz")),
         engine=EngineConfig(slots=16, context=128, kv_budget_tokens=8192),
@@ -99,6 +124,19 @@ def words(tasks=None, *, epochs=2, updates=2, rule=None, evaluation=4, untouched
 
 def recipe() -> Recipe:
     return words()
+
+
+def unsure() -> Recipe:
+    return words(env=UnsureEnv)
+
+
+def slow() -> Recipe:
+    """Answers come in another order each time, and generation runs an update ahead."""
+    chance = random.Random(11)
+    made = words(env=lambda: SlowEnv(chance), updates=4)
+    return replace(
+        made, engine=replace(made.engine, deterministic=True), pipeline=replace(made.pipeline, lag=1)
+    )
 
 
 def endless_coldstart() -> Recipe:

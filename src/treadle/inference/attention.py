@@ -59,7 +59,7 @@ class StepAttention:
             added[id(work.run)] = added.get(id(work.run), 0) + len(work.ids)
         self._added = added
         self._singles = [w for w in works if len(w.ids) == 1]
-        self._write_index = self._write_places(works)
+        self._write_index = write_places(arena, works)
         self._jobs: list[Job] = []
         self._levels: list[Tensor | None] = []
         """Per level, where each (single, KV head) finds its result: [B * Hk] indices into the pairs; None: in order."""
@@ -123,16 +123,6 @@ class StepAttention:
         if level is None:
             return results[: len(self._singles) * self._kv_heads]
         return results.index_select(0, level)
-
-    def _write_places(self, works: Sequence[Work]) -> Tensor:
-        """Where each (token, KV head) goes in the flat store: [T * Hk]."""
-        head = np.arange(self._kv_heads)
-        places = []
-        for work in works:
-            capacity, n = work.run.capacity, len(work.ids)
-            base = work.run.row * self._kv_heads * capacity + work.run.length
-            places.append((base + np.arange(n)[:, None] + head * capacity).reshape(-1))
-        return self._tensor(np.concatenate(places))
 
     def _plan_singles(self) -> None:
         """Jobs and indices for the own level and then for each level of shared runs."""
@@ -258,6 +248,17 @@ class Chunk:
         if len(keys) == 1:
             return keys[0], values[0]
         return torch.cat(keys, 1), torch.cat(values, 1)
+
+
+def write_places(arena: Arena, works: Sequence[Work]) -> Tensor:
+    """Where each (token, KV head) of these works goes in the flat store: [T * Hk]."""
+    head = np.arange(arena.kv_heads)
+    places = []
+    for work in works:
+        capacity, n = work.run.capacity, len(work.ids)
+        base = work.run.row * arena.kv_heads * capacity + work.run.length
+        places.append((base + np.arange(n)[:, None] + head * capacity).reshape(-1))
+    return torch.from_numpy(np.concatenate(places)).to(arena.k[0].device)
 
 
 def _adjacent(a: Run, b: Run) -> bool:

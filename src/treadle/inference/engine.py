@@ -20,6 +20,7 @@ from treadle.core.clock import SystemClock
 from treadle.core.errors import DeadlineExceeded, EngineError, WeightMismatch
 from treadle.core.ports import Clock, Completion, Request, Statistics, WeightRef
 from treadle.inference.config import EngineConfig
+from treadle.inference.fixed import prove
 from treadle.inference.flight import Answer, Decode, prepare
 from treadle.inference.port import LoadMode, LoadSignal
 from treadle.inference.worker import Drain, Worker
@@ -62,6 +63,8 @@ class LocalEngine:
         return self._worker.arena.bytes_per_token
 
     async def __aenter__(self) -> LocalEngine:
+        if self.config.deterministic:
+            await asyncio.to_thread(prove, self.policy, self.config.rows)
         self._worker.start()
         return self
 

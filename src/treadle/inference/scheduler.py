@@ -6,9 +6,10 @@ tokens in equal contexts are computed once and each request draws its own next t
 draw differently part. Nobody joins a context whose entries are older than its own would be: a rollout that begins is
 computed under the version of now alone.
 
-Each step takes one token of every context that decodes; the rest of `max_batch_tokens` goes to prefill in chunks,
-trunks before the members that wait for them; of trunks that begin alike the first goes ahead. A trunk that completes
-in a step lets its members run in the same step: within a layer all new keys are written before any is read.
+Each step takes one token of every context that decodes (in deterministic mode of the first `rows` of them); what is
+left of the step's tokens goes to prefill in chunks, trunks before the members that wait for them; of trunks that begin
+alike the first goes ahead. A trunk that completes in a step lets its members run in the same step: within a layer all
+new keys are written before any is read.
 
 Memory: a flight that cannot open its context waits with everyone behind it. A context that cannot grow preempts the
 last in order, perhaps itself; preempted flights go back to their old places in the queue and are recomputed. A single
@@ -125,11 +126,11 @@ class Scheduler:
         self._make_room()
         singles: list[Work] = []
         chunks: list[Work] = []
-        left = self.config.max_batch_tokens
+        left = self.config.step_tokens
         begun: set[Trunk] = set()
         rows = self._rows()
         for flights in rows.values():
-            if _decoding(flights[0]):
+            if _decoding(flights[0]) and len(singles) < left:
                 singles.append(_own_work(flights, 1))
         left -= len(singles)
         for context, flights in rows.items():

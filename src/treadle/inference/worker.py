@@ -26,10 +26,11 @@ from treadle.inference.arena import Arena
 from treadle.inference.attention import StepAttention
 from treadle.inference.cache import NO_IDS, KvCache, Trunk
 from treadle.inference.config import EngineConfig
+from treadle.inference.fixed import FixedShapes
 from treadle.inference.flight import Decode, Flight, broken
 from treadle.inference.sampler import Drawn, Sampler
 from treadle.inference.scheduler import Scheduler, Work
-from treadle.models import Policy
+from treadle.models import AttentionPlan, Policy
 
 IDLE_S = 60.0
 """How long the thread sleeps at most before it looks around again."""
@@ -46,6 +47,8 @@ class Counters:
     """Sampled tokens that were drawn from another request's logits."""
     prefilled_tokens: int = 0
     """Forwarded tokens that were part of a prompt, a trunk or a recomputation."""
+    padded_tokens: int = 0
+    """Rows of forwards that stood for no token: in deterministic mode all forwards have one size."""
     finished: int = 0
     cancelled: int = 0
     failed: int = 0
@@ -81,6 +84,13 @@ class Worker:
         self._clock = clock
         self._decode = decode
         self._sampler = Sampler()
+        self._fixed: FixedShapes | None = None
+        """None unless the mode is deterministic."""
+        if config.deterministic:
+            context = min(config.context, dims.context)
+            self._fixed = FixedShapes(self.arena, dims, rows=config.rows, context=context)
+        self._served: int | None = None
+        """Policy version of the last step."""
         self._drains: deque[Drain] = deque()
         self._inbox: deque[Callable[[], None]] = deque()
         self._wake = threading.Condition()
@@ -183,6 +193,9 @@ class Worker:
             with self._policy.gate.read("engine step"), torch.inference_mode():
                 self._run_inbox()  # what came while it waited at the gate
                 version = self._policy.version
+                if self._fixed is not None and version != self._served:
+                    self.renew(version, recompute=True)  # what a token depends on has one version: its own
+                self._served = version
                 works = self.scheduler.plan(version)
                 if works:
                     self._forward(works, version)
@@ -193,13 +206,17 @@ class Worker:
 
     def _forward(self, works: list[Work], version: int) -> None:
         device = self.arena.k[0].device
-        ids = torch.from_numpy(np.concatenate([w.ids for w in works]).astype(np.int64)).to(device)
-        pos = torch.from_numpy(np.concatenate([np.arange(w.start, w.start + len(w.ids)) for w in works])).to(device)
-        plan = StepAttention(self.arena, works, heads=self._policy.dims.heads)
-        hidden = self._policy.hidden(ids, pos, plan)
+        ids = np.concatenate([w.ids for w in works]).astype(np.int64)
+        pos = np.concatenate([np.arange(w.start, w.start + len(w.ids)) for w in works]).astype(np.int64)
+        plan: AttentionPlan
+        if self._fixed is None:
+            plan = StepAttention(self.arena, works, heads=self._policy.dims.heads)
+        else:
+            ids, pos, plan = self._fixed.padded(ids), self._fixed.padded(pos), self._fixed.attention(works)
+        hidden = self._policy.hidden(torch.from_numpy(ids).to(device), torch.from_numpy(pos).to(device), plan)
         ends = np.cumsum([len(w.ids) for w in works]) - 1
         emits = [
-            (end, work.owner) for end, work in zip(ends, works, strict=True)
+            (int(end), work.owner) for end, work in zip(ends, works, strict=True)
             if work.emits and not isinstance(work.owner, Trunk)
         ]
         drawn = None
@@ -216,6 +233,8 @@ class Worker:
 
     def _draw(self, hidden: Tensor, emits: Sequence[tuple[int, tuple[Flight, ...]]]) -> Drawn:
         """Each flight's next token, from the logits of its context's last token."""
+        if self._fixed is not None:
+            return self._fixed.draw(self._policy.logits(hidden), emits)
         logits = self._policy.logits(hidden[torch.tensor([end for end, _ in emits], device=hidden.device)])
         groups = [flights for _, flights in emits]
         return self._sampler.draw(
@@ -229,6 +248,8 @@ class Worker:
         rows = [w.owner for w in works if w.emits and not isinstance(w.owner, Trunk)]
         self.counters.steps += 1
         self.counters.forward_tokens += tokens
+        if self._fixed is not None:
+            self.counters.padded_tokens += self._fixed.rows - tokens
         self.counters.prefilled_tokens += tokens - sum(1 for flights in rows if flights[0].sampled)
         self.counters.joined_tokens += sum(len(flights) - 1 for flights in rows)
 

@@ -10,14 +10,15 @@ the model and the tasks fails here, before any time is spent.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 
 from treadle.core.clock import SystemClock
-from treadle.core.errors import ConfigError, EnvError
+from treadle.core.errors import ConfigError, EnvError, one_line
 from treadle.core.events import Listener
+from treadle.envs.env import Env
 from treadle.envs.host import EnvHost
 from treadle.envs.task import Taskset, size_of
 from treadle.models.policy import Policy
@@ -33,9 +34,11 @@ def compose(
 ) -> Run:
     """Make everything that the recipe names. `weights` is a checkpoint, or a model folder, to start from.
 
-    Raises ConfigError, SandboxError, ModelError, RenderError or StoreError, each with what to do.
+    Raises ConfigError, EnvError, SandboxError, ModelError, RenderError or StoreError, each with what to do.
     """
     maker = recipe.world.maker()
+    if recipe.deterministic:
+        _refuse_chance(maker)
     taskset = recipe.world.taskset()
     _refuse_empty(recipe, taskset)
     if recipe.threads is not None:
@@ -60,6 +63,21 @@ def compose(
     )
     run.store.meta("model", str(policy.folder.resolve()) if Path(recipe.model).is_dir() else recipe.model)
     return run
+
+
+def _refuse_chance(maker: Callable[[], Env]) -> None:
+    """Raise ConfigError unless the environment says that equal actions get equal answers."""
+    try:
+        env = maker()
+        declared, kind = env.deterministic, type(env).__name__
+    except Exception as error:  # the border to a user's environment, which may raise anything
+        said = f"{type(error).__name__}: {one_line(error)}"
+        raise EnvError(f"the world's environment cannot be made: {said}") from error
+    if not declared:
+        raise ConfigError(
+            f"deterministic=true contradicts world: {kind}.deterministic is False; set deterministic=false, or "
+            "set it to True in an environment in which equal actions always get equal answers"
+        )
 
 
 def _refuse_empty(recipe: Recipe, taskset: Taskset) -> None:

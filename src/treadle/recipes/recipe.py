@@ -8,7 +8,7 @@ itself across sections is refused here, once, naming the keys.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,9 @@ class Recipe:
     pipeline: PipelineConfig = field(default_factory=PipelineConfig)
     evaluation: EvaluationConfig | None = field(default_factory=EvaluationConfig)
     """None never evaluates."""
+    deterministic: bool = False
+    """Equal runs on one machine end with equal weights, to the last bit, undisturbed or killed and resumed. Turns
+    `engine.deterministic` on; the environment must call itself deterministic."""
     placebo: bool = False
     """Deal the rewards of each group out at random: the control arm of an experiment."""
     runs: Path = Path("runs")
@@ -83,6 +86,9 @@ class Recipe:
     """Threads of one tensor operation; None takes one per core."""
 
     def __post_init__(self) -> None:
+        if self.deterministic:
+            self._refuse_timing()
+            object.__setattr__(self, "engine", replace(self.engine, deterministic=True))
         if self.limits.temperature == 0:
             raise ConfigError(
                 f"limits.temperature=0 contradicts learner.temperature={self.learner.temperature}: greedy rollouts of "
@@ -125,6 +131,23 @@ class Recipe:
         first = 2 * host.setup_s + self.limits.generate_s  # making the environment, its reset, the first action
         last = host.step_s + (1 + host.score_retries) * host.score_s
         return max(first, last)
+
+    def _refuse_timing(self) -> None:
+        """Raise ConfigError for what depends on who is faster."""
+        for key, value, why in (
+            ("lag", self.pipeline.lag, "which version samples a token would depend on timing"),
+            ("spare_rollouts", self.pipeline.spare_rollouts, "which rollouts are cancelled would depend on timing"),
+        ):
+            if value:
+                raise ConfigError(
+                    f"pipeline.{key}={value} contradicts deterministic=true: {why}; set pipeline.{key}=0, or only "
+                    "engine.deterministic=true, which lets the run be replayed from its record"
+                )
+        if self.engine.copies:
+            raise ConfigError(
+                "engine.copies=true contradicts deterministic=true: a copying engine has no deterministic mode; set one "
+                "of them to false"
+            )
 
     def changed(self, overrides: Mapping[str, object]) -> Recipe:
         """This recipe with dotted keys set. Raises ConfigError naming key, got and expected."""

@@ -26,7 +26,8 @@ FREE = frozenset({
     "pipeline.watchdog.rollout_s", "pipeline.watchdog.shrink_s", "pipeline.watchdog.restarts", "evaluation.at_once",
     "runs", "threads",
 })
-"""Keys that may change in the middle of a run; `pipeline.updates` may grow."""
+"""Keys that may change in the middle of a run; `pipeline.updates` may grow. How many threads add up a product may show
+in its last bit, so in deterministic mode `threads` must not."""
 SHOWN = 4
 """Contradictions that an error names."""
 
@@ -87,7 +88,8 @@ def _as_begun(recipe: Recipe, folder: RunFolder) -> Recipe:
 
 def _refuse_contradictions(folder: RunFolder, begun: Mapping[str, object], recipe: Recipe) -> None:
     now = {key: "none" if value is None else value for key, value in recipe.flat().items()}
-    changed = {key for key in begun.keys() | now.keys() if begun.get(key) != now.get(key)} - FREE
+    free = FREE - {"threads"} if recipe.deterministic else FREE
+    changed = {key for key in begun.keys() | now.keys() if begun.get(key) != now.get(key)} - free
     more, fewer = _grown(begun.get("pipeline.updates"), now["pipeline.updates"])
     if more and now["learner.schedule"] != "constant" and now["learner.total_updates"] == "none":
         raise ConfigError(
@@ -108,8 +110,7 @@ def _refuse_contradictions(folder: RunFolder, begun: Mapping[str, object], recip
 
 
 def _refuse_finished(folder: RunFolder, recipe: Recipe) -> None:
-    ends = [event for event in read_events(folder.database, prefix="run.") if event.name != "run.stopping"]
-    if not ends or ends[-1].name != "run.done" or ends[-1].values.get("reason") != "done":
+    if not is_done(folder):
         return
     begun = _flat(read_toml(folder.recipe))
     if not _grown(begun.get("pipeline.updates"), recipe.pipeline.updates)[0]:
@@ -124,6 +125,12 @@ def _grown(before: object, now: object) -> tuple[bool, bool]:
     if not isinstance(before, int) or not isinstance(now, int):
         return False, True
     return now > before, now < before
+
+
+def is_done(folder: RunFolder) -> bool:
+    """Whether the run came to its end."""
+    ends = [event for event in read_events(folder.database, prefix="run.") if event.name != "run.stopping"]
+    return bool(ends) and ends[-1].name == "run.done" and ends[-1].values.get("reason") == "done"
 
 
 def _flat(nested: Mapping[str, object], prefix: str = "") -> dict[str, object]:

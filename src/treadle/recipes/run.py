@@ -143,6 +143,8 @@ class Run:
         """The checkpoint that training began at, and where it stood."""
         self._trainer: LearnerTrainer | None = None
         """Of reinforcement learning; None before it."""
+        self.watch: Callable[[LearnerTrainer], LearnerTrainer] = lambda trainer: trainer
+        """What the trainer of reinforcement learning is wrapped in, for those who look over its shoulder."""
 
     async def __aenter__(self) -> Run:
         async with AsyncExitStack() as stack:
@@ -316,12 +318,12 @@ class Run:
 
     def _make_trainer(self) -> LearnerTrainer:
         recipe, algorithm = self.recipe, self.recipe.algorithm
-        return LearnerTrainer(
+        return self.watch(LearnerTrainer(
             Learner(
                 self.tools.policy, recipe.learner.over(recipe.pipeline.updates), publisher=self.publisher
             ),
             rule=algorithm.rule, aggregation=algorithm.aggregation, loss=algorithm.loss,
-        )
+        ))
 
     async def _reinforce(self) -> None:
         recipe, algorithm = self.recipe, self.recipe.algorithm

@@ -82,6 +82,16 @@ def read_meta(path: Path) -> dict[str, str]:
         return dict(db.execute("SELECT key, value FROM meta"))
 
 
+def copy_database(path: Path, to: Path) -> None:
+    """Write a copy of a run's database, as it stands, to the new file `to`. Raises StoreError."""
+    file = database(path)
+    try:
+        with closing(open_reader(file)) as db, closing(sqlite3.connect(to)) as copy:
+            db.backup(copy)
+    except sqlite3.Error as error:
+        raise StoreError(f"{file} cannot be copied to {to}: {error}") from error
+
+
 def _group(db: sqlite3.Connection, row: rows.Row) -> Group:
     number, key = row[0], rows.read_key(row)
     group = Group(key)
