@@ -1,8 +1,8 @@
 """What deterministic mode costs, and whether it holds.
 
 The load is what training asks for: groups of siblings that share a prompt, two turns each, a few tokens from the world
-in between. It is played without the mode, with it, and with it once more in another company (a quarter of the slots, the
-other way round). The last two must agree to the last bit of every log-prob.
+in between. It is played without the mode, with it, and with it once more in another company (a quarter of the slots,
+the other way round). The last two must agree to the last bit of every log-prob.
 """
 
 from __future__ import annotations

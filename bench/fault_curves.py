@@ -20,6 +20,7 @@ Failures that depend on nothing are the mildest case for zeros: they add noise t
 from __future__ import annotations
 
 import asyncio
+import math
 import multiprocessing
 import statistics
 import tempfile
@@ -174,7 +175,7 @@ def summary(runs: Mapping[str, Sequence[Sequence[float]]]) -> dict[str, object]:
 
 def noise(some: Sequence[float], others: Sequence[float]) -> float:
     """Twice the standard error of the difference of two means."""
-    return 2.0 * (statistics.variance(some) / len(some) + statistics.variance(others) / len(others)) ** 0.5
+    return 2.0 * math.sqrt(statistics.variance(some) / len(some) + statistics.variance(others) / len(others))
 
 
 def over_seeds(found: Sequence[Sequence[float]], what: Callable[[list[float]], float]) -> list[float]:

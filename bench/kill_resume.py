@@ -7,8 +7,8 @@ outside of the run that the fake environment and the fake learner keep: the chai
 weights says which groups count, and must hold exactly what an undisturbed run's holds.
 
 Then a real run of the tiny model (`bench.killable_tiny`) is killed in its cold start, while it generates and while it
-trains; its weights must be bit for bit those of an undisturbed run. It runs in deterministic mode: without it undisturbed
-runs differ in the last bits, too.
+trains; its weights must be bit for bit those of an undisturbed run. It runs in deterministic mode: without it
+undisturbed runs differ in the last bits, too.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     python -m bench.killable_tiny RUNS [--resume RUN] [--kill NAME:N] [--slots S] [--evaluate-every E]
 
 Cold start, evaluations and updates at lag 0, in deterministic mode: a rollout that is played again has the same bits,
-log-probs included, whatever else waits. At NAME:N the process kills itself with SIGKILL when the N-th event of that name
-is told.
+log-probs included, whatever else waits. At NAME:N the process kills itself with SIGKILL when the N-th event of that
+name is told.
 """
 
 from __future__ import annotations

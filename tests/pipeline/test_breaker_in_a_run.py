@@ -32,6 +32,10 @@ class Sick(EchoTaskset):
         return made
 
 
+BEGINNING = (Mark(), 0)
+"""Where a run begins, and its version there."""
+
+
 class Story:
     """A run, whole or in two parts, and what it told."""
 
@@ -41,7 +45,7 @@ class Story:
         """By update: the mark, and the version that goes with it."""
         self.told = []
 
-    def play(self, *, begin=(Mark(), 0), stop_after=None):
+    def play(self, *, begin=BEGINNING, stop_after=None):
         """From a mark to the end, or for so many seconds."""
         bench = self.make_bench()
         bench.taskset = Sick(well_from=self.well_from)

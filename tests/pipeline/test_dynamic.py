@@ -57,6 +57,14 @@ def test_a_batch_goes_on_until_enough_groups_train_or_enough_tickets_were_taken(
     assert order().select(board_of(marks)) == batch
 
 
+@pytest.mark.parametrize(
+    ("marks", "lacking"),
+    [("RR", ()), ("Rr", (1,)), ("rRR", (0,)), ("dRdrr", (3,)), ("drrr", (1, 2)), ("ddddddr", ()), ("Rd", ())],
+)
+def test_a_batch_lacks_what_still_runs_before_the_last_that_may_train(marks, lacking):
+    assert order().missing(board_of(marks)) == lacking
+
+
 def test_a_short_batch_that_would_make_others_too_old_takes_only_what_was_dropped():
     board = board_of("ddRddd" + "rrr")
     assert order(lag=1).select(board) == (0, 1, 3, 4, 5)

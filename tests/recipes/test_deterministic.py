@@ -1,4 +1,4 @@
-"""Deterministic mode: equal runs end with equal bits, whoever is fast or slow, stopped or not; what cannot is refused."""
+"""Deterministic mode: equal runs end with equal bits, whoever is slow, stopped or not; what cannot is refused."""
 
 import random
 import signal

@@ -10,8 +10,8 @@ def add(commands: Any) -> None:
     """Declare the command."""
     command = commands.add_parser(
         "replay", help="sample and train a finished run again from its record, and compare every bit",
-        description="Sample and train a finished run with engine.deterministic=true again, from its record, and compare "
-        "ids, log-probs and weights to the last bit.",
+        description="Sample and train a finished run with engine.deterministic=true again, from its record, and "
+        "compare ids, log-probs and weights to the last bit.",
     )
     command.add_argument("folder", metavar="RUN", help="a run folder")
     command.set_defaults(run=run)

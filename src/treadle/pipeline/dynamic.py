@@ -71,6 +71,19 @@ class Refilled:
                 return self._short(board, head)
         return None
 
+    def missing(self, board: Board) -> tuple[int, ...]:
+        """What still runs before the B-th ticket that trains or may yet, within the most that a batch takes."""
+        size = self.bounds.groups_per_update
+        lacking: list[Entry] = []
+        live = 0
+        for looked, entry in enumerate(board.entries.values()):
+            if live == size or looked == self.most * size:
+                break
+            live += entry.state is not State.DROPPED
+            if not entry.settled:
+                lacking.append(entry)
+        return _tickets(lacking)
+
     def evict(self, board: Board) -> tuple[int, ...]:
         """Nothing is ever given up."""
         return ()

@@ -145,8 +145,8 @@ class Recipe:
                 )
         if self.engine.copies:
             raise ConfigError(
-                "engine.copies=true contradicts deterministic=true: a copying engine has no deterministic mode; set one "
-                "of them to false"
+                "engine.copies=true contradicts deterministic=true: a copying engine has no deterministic mode; set "
+                "one of them to false"
             )
 
     def changed(self, overrides: Mapping[str, object]) -> Recipe:
