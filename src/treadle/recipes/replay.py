@@ -5,8 +5,8 @@ is stored: groups, batches, what the world answered. Before an update changes th
 is sampled again: from its stored context, with its own number of its own stream.
 
 In the engine's deterministic mode a token is a function of weights, context and stream. So ids, log-probs and in the
-end the weights must be the same to the last bit, whatever the timing was: which version sampled a token is in the record.
-A run replays at any `lag` and of any world, without the world.
+end the weights must be the same to the last bit, whatever the timing was: which version sampled a token is in the
+record. A run replays at any `lag` and of any world, without the world.
 """
 
 from __future__ import annotations
