@@ -5,8 +5,9 @@ given with it says who sees whom. `hidden` runs the decoder's body, `logits` the
 that the head (a third of a small model's work) runs only on the tokens whose logits someone reads.
 
 Invariants: the module is in eval mode and stays the same object with the same tensors for the policy's whole life; they
-change only under `gate.write`, together with `version`. `hidden` and `logits` take no gate themselves: the caller
-brackets a whole step. A model whose flat forward would not equal its plain one is refused at load (see `proof`).
+change only under `gate.write`, together with `version`, which also says that copies of them are old. `hidden` and
+`logits` take no gate themselves: the caller brackets a whole step. A model whose flat forward would not equal its plain
+one is refused at load (see `proof`).
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class Policy:
         self.gate = Gate()
         """Read around a forward, write around an optimiser step and its version bump."""
         self._version = 0
-        quicken(module)
+        self._weights = quicken(module)
         self._body = module.get_decoder()
         self._head = module.get_output_embeddings()
         self._scaling = Scaling.of(module.config.get_text_config(decoder=True))
@@ -113,6 +114,7 @@ class Policy:
         if not self.gate.writing:
             raise RuntimeError("policy.version is set only by the thread that holds policy.gate.write")
         self._version = value
+        self._weights.changed()
 
     def hidden(self, ids: Tensor, pos: Tensor, plan: AttentionPlan) -> Tensor:
         """Last hidden states of flat tokens. ids, pos long [T]; returns [T, hidden]. Gradients flow unless disabled."""
