@@ -54,7 +54,7 @@ class WatchdogConfig:
 
     promote_s: float | None = None
     """An update's wait for its groups, before those that it lacks go first at the engine. How long a batch takes is the
-    recipe's own affair, and earlier tickets go first anyway unless `pipeline.schedule` is `shortest`: off by default."""
+    recipe's own affair, and earlier tickets go first anyway, unless `pipeline.schedule` is `shortest`: off."""
     rollout_s: float | None = 1200.0
     """Without a new segment, before an attempt is cancelled and played again."""
     shrink_s: float | None = 1500.0
