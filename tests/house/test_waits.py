@@ -30,6 +30,7 @@ ALLOWED = {
     "envs/host.py EnvHost.close": "freeing is bounded by `close_s`, and must be waited for even when cancelled",
     "envs/tools.py _together": "a single call, bounded by its tool's time limit",
     # inference
+    "inference/engine.py LocalEngine.__aenter__": "a few forwards of fixed size, behind a gate that has a deadline",
     "inference/canary.py check_canary": "the caller sets the deadline, and each question is a request, which has one",
     "inference/child.py Child._guarded": "work that the owner asked for and cancels; the process ends with its owner",
     "inference/child.py Child._in_turn": "as above: a load's owner has its deadline, and ends a process that is silent",

@@ -203,6 +203,15 @@ def test_every_schedule_goes_without_the_silent_ones(bench, name):
     assert (report.reason, set(bench.shelf.ends.values())) == ("done", {1})
 
 
+def test_dynamic_sampling_without_lag_replaces_the_silent_ones(bench):
+    bench.latency = stuck("t000000")
+    bench.set(watchdog=after(shrink_s=100.0), updates=2, schedule=SCHEDULES["dynamic"]())
+    report = bench.run()
+    assert [e["ticket"] for e in bench.ears.named("group.dropped") if e["reason"] == "late"] == [0]
+    assert [batch["tickets"] for batch in bench.trainer.batches] == [[1, 2, 3], [4, 5, 6]]
+    assert report.reason == "done"
+
+
 @settings(max_examples=15, deadline=None)
 @given(
     silent=st.sets(st.integers(0, 3), max_size=2), lag=st.integers(0, 2), slack=st.integers(0, 2),

@@ -35,7 +35,9 @@ def test_a_wrong_number_is_named_by_its_whole_key():
 def test_what_is_printed_is_taken_back(tmp_path):
     recipe = words().changed({"pipeline.watchdog.promote_s": 30, "pipeline.watchdog.shrink_s": "none"})
     (tmp_path / "printed.toml").write_text(recipe.toml())
-    assert words().changed(read_toml(tmp_path / "printed.toml")) == recipe
+    taken = words().changed(read_toml(tmp_path / "printed.toml")).pipeline
+    assert taken == recipe.pipeline
+    assert (taken.watchdog.promote_s, taken.watchdog.shrink_s) == (30.0, None)
 
 
 def test_how_long_silence_is_borne_may_change_in_the_middle_of_a_run():

@@ -148,7 +148,10 @@ class Watchdog:
         """Give these up, unless somebody stirs in one of them, or without them nothing would be left to train."""
         if not lacking or not all(self._silent(entry, quiet_since) for entry in lacking):
             return
-        batch = self.schedule.select(_without(self.board, lacking))
+        others = _without(self.board, lacking)
+        batch = self.schedule.select(others)
+        if batch is None and self.schedule.admit(others):
+            batch = tuple(others.entries)  # further tickets take their place
         if batch is None or not any(self.board.entries[ticket].state is State.READY for ticket in batch):
             return
         self.board.late.update(entry.ticket for entry in lacking)
