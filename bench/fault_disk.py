@@ -20,8 +20,10 @@ from bench.killable_tiny import recipe
 from treadle import StoreError, train
 from treadle.core.events import Event
 
-FULL_AT = (("coldstart.update", 0), ("update.done", 2), ("update.done", 4), ("update.done", 5))
-"""Events after which a checkpoint is written, and the number of the update; 0 is the last one of its stage."""
+FULL_AT = (("coldstart", 0), ("update", 2), ("update", 4), ("update", 5))
+"""Stage and number of the update after which a checkpoint is written; 0 is the last one of its stage."""
+TOLD = {"coldstart": ("coldstart.update",), "update": ("update.done", "update.skipped")}
+"""Stage to the events that end its updates."""
 LEFT_BYTES = 300_000
 """Less than the weights need, and enough for a few rows of the ledger."""
 FILES = ("model/model.safetensors", "optimiser.safetensors", "learner.json")
@@ -36,11 +38,11 @@ class Filler:
         self.injector = injector
 
     def emit(self, event: Event) -> None:
-        name, number = self.at
-        if event.name != name or self.file.exists():
+        stage, number = self.at
+        if event.name not in TOLD[stage] or self.file.exists():
             return
         if event.values["update"] == (number or event.values["updates"]):
-            self.injector.note(f"the disk is full after {name} {event.values['update']}")
+            self.injector.note(f"the disk is full after {stage} {event.values['update']}")
             self.fill()
 
     def fill(self) -> None:

@@ -111,10 +111,7 @@ def run(args: argparse.Namespace) -> dict[str, object]:
     if args.seeds > 1:
         from bench.fault_curves import curves
 
-        found = curves(seeds=args.seeds, updates=args.updates, workers=args.workers)
-        for key in ("masked_curve_within_noise_of_clean", "zero_filled_curve_below_noise"):
-            record[key] = found.pop(key)
-        record["learning"] = found
+        record |= curves(seeds=args.seeds, updates=args.updates, workers=args.workers)
     return {**record, "seconds_s": round(time.monotonic() - began, 1), "machine": machine()}
 
 

@@ -108,16 +108,25 @@ def test_there_are_thirteen_kinds_and_each_is_found():
 
 
 def test_curves_are_told_apart_by_twice_the_error_of_their_difference():
-    from bench.fault_curves import noise, summary
+    from bench.fault_curves import compare, noise, summary
 
     assert noise([0.0, 2.0], [1.0, 1.0]) == 2.0
-    clean = [[0.25, 0.5], [0.25, 0.75]]
-    close, low = [[0.25, 0.5], [0.0, 0.75]], [[0.0, 0.125], [0.0, 0.125]]
-    found = summary({"clean": clean, "masked": close, "masked_without_retries": close, "zero_filled": low})
-    assert found["curves"]["clean"] == [0.25, 0.625]
-    assert found["behind_clean"] == {"masked": 0.0625, "masked_without_retries": 0.0625, "zero_filled": 0.375}
-    assert found["masked_curve_within_noise_of_clean"] is True
-    assert found["zero_filled_curve_below_noise"] is True
-    same = summary({"clean": clean, "masked": low, "masked_without_retries": close, "zero_filled": clean})
-    assert same["masked_curve_within_noise_of_clean"] is False
-    assert same["zero_filled_curve_below_noise"] is False
+    clean, close, low = [[0.25, 0.5], [0.25, 0.75]], [[0.25, 0.5], [0.0, 0.75]], [[0.0, 0.125], [0.0, 0.125]]
+    runs = {"clean": clean, "masked": close, "zero_filled": low}
+    found = compare(runs)
+    assert found["clean"]["mean"] == 0.4375
+    assert (found["masked"]["behind_clean"], found["masked"]["noise"], found["masked"]["noise_paired"]) == (
+        0.0625, 0.125, 0.125
+    )
+    assert (found["zero_filled"]["behind_clean"], found["zero_filled"]["noise"]) == (0.375, 0.125)
+    assert compare(runs, last=1)["zero_filled"]["behind_clean"] == 0.5
+    assert summary(runs)["curves"] == {"clean": [0.25, 0.625], "masked": [0.125, 0.625], "zero_filled": [0.0, 0.125]}
+
+
+@pytest.mark.parametrize("world", ["independent", "biased"])
+def test_a_world_for_curves_fails_in_three_of_ten_attempts_and_zeros_are_filled_in_one_arm_only(world):
+    from bench.fault_curves import WORLDS
+
+    assert {arm: share for arm, (_, share, _) in WORLDS[world].items() if share == 0} == {"clean": 0.0}
+    assert {share for _, share, _ in WORLDS[world].values()} == {0.0, 0.3}
+    assert [arm for arm, (env, _, _) in WORLDS[world].items() if "Zero" in env.__name__] == ["zero_filled"]
