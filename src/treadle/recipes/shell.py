@@ -40,7 +40,7 @@ def shell() -> Recipe:
         ),
         learner=LearnerConfig(lr=1e-4, schedule="linear", top_layers=10, tokens_per_pack=640),
         pipeline=PipelineConfig(
-            group_size=8, groups_per_update=16, updates=42, curriculum=ByDifficulty(floor=0.05, headroom=0.5),
+            group_size=8, groups_per_update=16, updates=36, curriculum=ByDifficulty(floor=0.05, headroom=0.5),
         ),
         evaluation=EvaluationConfig(tasks=336, untouched_tasks=84, temperature=1.0, at_once=128),
     )

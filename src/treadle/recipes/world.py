@@ -71,8 +71,7 @@ class ShellWorld:
     heldout_levels: tuple[str, ...] = ("easy", "medium", "hard")
     """Levels that evaluation draws from."""
     train_wordings: int | None = None
-    """How many of each level's training wordings are used, spread evenly; None takes all. Held-out wordings are always
-    all used."""
+    """How many of each level's training wordings are used; None takes all. Held-out wordings are always all used."""
     sandbox: str = "bubblewrap"
     """`bubblewrap`, or `none-unsafe`: commands of the model run on this machine as this user."""
 

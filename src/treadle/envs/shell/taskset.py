@@ -3,8 +3,7 @@
 Task number i of a split is a pure function of (seed, split, i). Families take turns in an order that the seed draws,
 and the level moves on with each turn of the wheel: any run of as many tasks as there are families holds each
 family once, and any run of that many times the number of levels holds each pair of family and level once. A level
-that is named twice comes twice as often. `train_wordings` keeps training to so many wordings of each level, spread
-evenly over its list.
+that is named twice comes twice as often. `train_wordings` keeps training to the first few wordings of each level.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ class ShellTaskset:
         rng = self._stream.at(split, index).python()
         chosen = family.level(level)
         known = chosen.wordings(split)
-        wording = rng.choice(_spread(known, self._train_wordings) if split == "train" else known)
+        wording = rng.choice(known[: self._train_wordings] if split == "train" else known)
         draw = Draw(rng, split)
         draft = chosen.build(draw)
         prompt = wording.format(**draft.slots)
@@ -144,13 +143,6 @@ def _chosen(what: str, wanted: Sequence[str] | None, known: tuple[str, ...]) -> 
     if unknown or not wanted:
         raise ValueError(f"{what}: got {list(wanted)}, expected names among {', '.join(known)}")
     return tuple(wanted)
-
-
-def _spread(known: Sequence[str], count: int | None) -> Sequence[str]:
-    """So many of them, evenly spread; all where there are no more, or for None."""
-    if count is None or count >= len(known):
-        return known
-    return tuple(known[i * len(known) // count] for i in range(count))
 
 
 def _known_split(split: str) -> None:
