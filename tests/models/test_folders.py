@@ -8,7 +8,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from treadle.models import atomic_folder, folders
+from treadle.core import folders
+from treadle.models import atomic_folder
 
 
 def test_a_folder_appears_only_when_its_block_ends(tmp_path: Path) -> None:

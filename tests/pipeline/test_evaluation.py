@@ -1,13 +1,15 @@
 """Held-out evaluation and cold start over fakes."""
 
 import asyncio
+import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from treadle.agents.demonstrator import DemonstrationPlan, Demonstrator
-from treadle.core.errors import ConfigError, EngineError, EnvError
+from treadle.core.errors import ConfigError, EngineError, EnvError, TrainingDiverged
 from treadle.core.seeds import Stream
 from treadle.envs.host import EnvHost
 from treadle.pipeline.coldstart import ColdStart, ColdStartConfig
@@ -166,3 +168,17 @@ def test_no_demonstration_is_an_error_that_says_what_to_do(bench):
     )
     with pytest.raises(ConfigError, match="turn the cold start off"):
         bench.clock.run(coldstart.run([]))
+
+
+def test_a_cold_start_whose_gradients_are_not_finite_stops_and_says_so(bench):
+    sound = bench.trainer.train
+
+    def train(groups):
+        report = sound(groups)
+        bench.trainer.version = 0
+        return replace(report, version=0, loss=math.nan, grad_norm=math.nan, skipped=True)
+
+    bench.trainer.train = train
+    with pytest.raises(TrainingDiverged, match=r"of 3 updates in a row was not finite .* those of version 0"):
+        imitate(bench, epochs=2)
+    assert [e["skipped"] for e in bench.ears.named("coldstart.update")] == [True] * 3

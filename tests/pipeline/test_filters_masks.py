@@ -23,7 +23,6 @@ from treadle.pipeline.masks import (
     MaskVoidTurns,
     Overlong,
     VoidTurns,
-    actions,
 )
 from treadle.trajectory.forest import Forest
 from treadle.trajectory.group import Group, GroupKey
@@ -131,11 +130,6 @@ def test_turns_are_compared_one_by_one():
 
 def test_failed_rollouts_are_no_duplicates():
     assert Duplicates(least=2).masks(group_of(play(end=INFRA), play(), play(score=0.0))) == {"t0.2.0": "duplicate"}
-
-
-def test_the_turns_of_a_rollout_stand_in_time():
-    group = group_of(play(turns=(("code", (5,)), ("code", (6, 7)), ("code", (8,)))))
-    assert [turn.ids.tolist() for turn in actions(group, group.valid[0])] == [[5], [6, 7], [8]]
 
 
 # -- what is left ----------------------------------------------------------------------------------------------

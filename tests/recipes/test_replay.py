@@ -1,5 +1,6 @@
 """A finished run is sampled and trained again from its record, and every bit is looked at."""
 
+import shutil
 import signal
 import sqlite3
 from pathlib import Path
@@ -53,6 +54,16 @@ def test_tokens_of_another_seed_are_not_what_a_run_sampled():
     other = find(FILE).changed({"engine.deterministic": True, "seed": 9})
     found = replay(run.folder, recipe=other)
     assert found.differing > 0
+    assert not found.exact
+
+
+def test_weights_that_are_not_those_of_the_run_are_told():
+    overrides = {"engine.deterministic": True, "pipeline.save_every": 1, "pipeline.keep_checkpoints": 3}
+    run = treadle.train(FILE, overrides=overrides, view="none")
+    shutil.rmtree(max((run.folder / "checkpoints").iterdir()))  # what is left is the checkpoint of an earlier version
+    found = replay(run.folder)
+    assert found.differing == 0
+    assert not found.same_weights
     assert not found.exact
 
 

@@ -263,3 +263,29 @@ def test_for_all_groups_only_what_the_policy_sampled_has_logprobs_and_versions(s
     for s in group.segments.values():
         sampled_here = s.author is Author.POLICY
         assert (s.logprobs is not None, bool(s.versions), s.oldest_version is not None) == (sampled_here,) * 3
+
+
+@given(SEEDS)
+def test_a_copy_tells_nobody_and_leaves_the_group_as_it_was(seed: int) -> None:
+    group = random_group(np.random.default_rng(seed))
+    tape = Tape()
+    before = (dict(group.segments), dict(group.rollouts), list(group.records))
+    copied = group.onward(tape).like(rollouts={})
+    assert copied.key == group.key
+    assert (copied.segments, copied.rollouts, copied.records) == (before[0], {}, before[2])
+    copied.prompt(ids(1, 2, 3))
+    assert tape.heard == []
+    assert (group.segments, group.rollouts, group.records) == before
+
+
+def test_actions_of_a_rollout_are_its_turns_in_time_across_a_context_break() -> None:
+    group = new_group()
+    prompt = group.prompt(ids(1))
+    rollout, sibling = group.begin(0), group.begin(1)
+    first = group.sampled(rollout.id, sampled(5), after=prompt, turn=0)
+    group.sampled(sibling.id, sampled(6), after=prompt, turn=0)
+    again = group.observed(rollout.id, ids(7), after=first, turn=0, why=Why.COMPACT, parent=prompt)
+    second = group.sampled(rollout.id, sampled(8), after=again, turn=1)
+    assert group.actions(rollout.id) == [first, second]
+    assert group.path(second.id) == [prompt, again, second]
+    assert group.actions(group.begin(2).id) == []

@@ -9,8 +9,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from treadle.core.folders import discard
 from treadle.core.ports import WeightRef
-from treadle.models.folders import discard
 from treadle.models.policy import Policy
 from treadle.models.published import publish
 

@@ -23,7 +23,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from treadle.core.errors import ModelError
-from treadle.models.folders import atomic_folder, discard
+from treadle.core.folders import discard
+from treadle.models.folders import atomic_folder
 
 MARKER = "treadle-source.json"
 """Written last into an unpacked folder: layout, origin, and the size of every other file."""

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from treadle.core.errors import StoreError
+from treadle.core.folders import atomic_folder
 
 SUMS = "checksums.json"
 """The file inside a checkpoint: a digest for each of the others."""
@@ -32,34 +31,21 @@ def whole(target: Path) -> Iterator[Path]:
 
     A target that is there already is replaced. Raises StoreError when the disk refuses.
     """
-    fresh, old = (target.parent / f".{target.name}.{name}.tmp" for name in ("fresh", "old"))
-    for left in (fresh, old):
-        shutil.rmtree(left, ignore_errors=True)
     try:
-        yield fresh
-        try:
+        with atomic_folder(target, replace=True) as fresh:
+            fresh.rmdir()  # who saves makes it
+            yield fresh
             write(fresh)
-            if target.exists():
-                target.rename(old)
-            fresh.rename(target)
-            _sync(target.parent)
-        except OSError as error:
-            raise StoreError(
-                f"checkpoint {target}: cannot write ({error.strerror or error}); free disk space or name another"
-            ) from error
-    finally:
-        for left in (fresh, old):
-            shutil.rmtree(left, ignore_errors=True)
+    except OSError as error:
+        raise StoreError(
+            f"checkpoint {target}: cannot write ({error.strerror or error}); free disk space or name another"
+        ) from error
 
 
 def write(folder: Path) -> None:
     """Write the digests of everything that lies in `folder` beside it. Raises OSError."""
     facts = {"digest": f"blake2b, {DIGEST} bytes", "files": {path: _digest(folder / path) for path in _files(folder)}}
-    with (folder / SUMS).open("w", encoding="utf-8") as file:
-        file.write(json.dumps(facts, indent=2) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    _sync(folder)
+    (folder / SUMS).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
 
 
 def verify(folder: Path) -> bool:
@@ -89,11 +75,3 @@ def _files(folder: Path) -> list[str]:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=DIGEST)).hexdigest()
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

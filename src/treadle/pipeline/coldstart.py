@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from treadle.agents.deadline import deadline
 from treadle.core.errors import ConfigError
 from treadle.core.seeds import Stream
+from treadle.pipeline.failures import Divergence
 from treadle.pipeline.ledger import Ledger
 from treadle.pipeline.trainer import BlockingThread, Trainer
 from treadle.trajectory.group import Group
@@ -30,9 +31,11 @@ class ColdStartConfig:
     demonstrations_per_update: int = 8
     update_s: float = 3600.0
     """Deadline of one update."""
+    skipped_updates: int = 3
+    """Updates in a row whose gradient was not finite, after which the run stops."""
 
     def __post_init__(self) -> None:
-        for key in ("epochs", "demonstrations_per_update"):
+        for key in ("epochs", "demonstrations_per_update", "skipped_updates"):
             if getattr(self, key) < 1:
                 raise ConfigError(f"coldstart.{key}: got {getattr(self, key)}, expected >= 1")
 
@@ -62,11 +65,15 @@ class ColdStart:
         self._stopping = True
 
     async def run(self, demonstrations: Sequence[Group]) -> int:
-        """Train and load the new weights; the updates that were done. Raises ConfigError without demonstrations."""
+        """Train and load the new weights; the updates that were done.
+
+        Raises ConfigError without demonstrations, TrainingDiverged when update after update was not a number.
+        """
         if not demonstrations:
             raise ConfigError("coldstart: there is no correct demonstration to imitate; turn the cold start off")
         clock = self.ledger.meter.clock
         began, done, total = clock.now(), 0, self.config.updates(len(demonstrations))
+        divergence = Divergence(most=self.config.skipped_updates)
         self.ledger.tell("stage.started", {"stage": "coldstart", "label": "coldstart", "total": total})
         for epoch, batch in self._batches(demonstrations):
             if self._stopping:
@@ -82,6 +89,7 @@ class ColdStart:
                 "grad_norm": report.grad_norm, "lr": report.lr, "tokens_trained": report.tokens_trained,
                 "seconds_s": report.seconds, "skipped": report.skipped,
             })
+            divergence.saw(report)
         ref = await self.thread.call(
             "publish after the cold start", self.trainer.publish, deadline_s=self.config.update_s
         )

@@ -79,11 +79,7 @@ def judge(filters: Sequence[Filter], group: Group) -> Verdict:
 
 def without(group: Group, rollouts: Collection[str]) -> Group:
     """The group as if these rollouts had never been played. The group itself stays as it is."""
-    made = Group(group.key)
-    made.segments = dict(group.segments)
-    made.rollouts = {name: rollout for name, rollout in group.rollouts.items() if name not in rollouts}
-    made.records = list(group.records)
-    return made
+    return group.like(rollouts={name: rollout for name, rollout in group.rollouts.items() if name not in rollouts})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -182,7 +182,7 @@ class Loop:
             reason="done" if self.board.batches >= self.config.updates else "interrupted",
             updates=self.board.batches, version=self.board.version,
             worst_staleness=self._update.worst_staleness, most_outstanding=self.permits.most,
-            skipped_updates=self._update.skipped,
+            skipped_updates=self._update.divergence.total,
         )
 
     def statistics(self) -> Statistics:

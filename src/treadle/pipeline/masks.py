@@ -86,7 +86,7 @@ class VoidTurns(Masking):
     def leaves_out(self, group: Group, rollout: Rollout) -> bool:
         """Whether any of its turns is void."""
         assert rollout.outcome is not None
-        turns = actions(group, rollout)
+        turns = group.actions(rollout.id)
         answered = turns[:-1] if rollout.outcome.status is Status.OK else turns
         return rollout.outcome.type == "tokens" or not all(map(self._acts, answered))
 
@@ -111,23 +111,11 @@ class Duplicates(Masking):
         seen: dict[tuple[bytes, ...], int] = {}
         out: dict[str, str] = {}
         for rollout in group.valid:
-            said = tuple(turn.ids.tobytes() for turn in actions(group, rollout))
+            said = tuple(turn.ids.tobytes() for turn in group.actions(rollout.id))
             seen[said] = seen.get(said, 0) + 1
             if seen[said] > self.keep:
                 out[rollout.id] = self.reason
         return out
-
-
-def actions(group: Group, rollout: Rollout) -> list[Segment]:
-    """The rollout's turns, in time."""
-    found: list[Segment] = []
-    at: str | None = rollout.leaves[-1]
-    while at is not None:
-        segment = group.segments[at]
-        if segment.is_action:
-            found.append(segment)
-        at = segment.after
-    return found[::-1]
 
 
 # -- what a recipe says ----------------------------------------------------------------------------------------

@@ -33,23 +33,11 @@ class PermuteRewards:
         totals = [rollout.reward for rollout in valid]
         order = list(range(len(valid)))
         self.seed.at("placebo", group.key.ticket).python().shuffle(order)
-        dealt = Group(group.key)
-        dealt.segments = dict(group.segments)
-        dealt.rollouts = dict(group.rollouts)
+        rollouts, records = dict(group.rollouts), list[RewardRecord]()
         for rollout, source in zip(valid, order, strict=True):
             value = totals[source]
             assert value is not None
-            dealt.rollouts[rollout.id] = replace(rollout, reward=value, rewards={"placebo": value})
-            dealt.records.append(
-                RewardRecord(rollout=rollout.id, segment=_last_action(group, rollout.leaves[-1]), name="placebo",
-                             value=value)
-            )
-        return dealt
-
-
-def _last_action(group: Group, leaf: str) -> str:
-    at = group.segments[leaf]
-    while not at.is_action:
-        assert at.after is not None
-        at = group.segments[at.after]
-    return at.id
+            rollouts[rollout.id] = replace(rollout, reward=value, rewards={"placebo": value})
+            last = group.actions(rollout.id)[-1].id
+            records.append(RewardRecord(rollout=rollout.id, segment=last, name="placebo", value=value))
+        return group.like(rollouts=rollouts, records=records)

@@ -25,11 +25,7 @@ def masked(group: Group, *, oldest: int) -> Group | None:
         return group
     if all(version is None or name in old for name, version in ages.items()):
         return None
-    made = Group(group.key)
-    made.segments = {name: _context(s) if name in old else s for name, s in group.segments.items()}
-    made.rollouts = dict(group.rollouts)
-    made.records = list(group.records)
-    return made
+    return group.like(segments={name: _context(s) if name in old else s for name, s in group.segments.items()})
 
 
 def _context(segment: Segment) -> Segment:

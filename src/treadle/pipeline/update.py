@@ -13,16 +13,14 @@ are dropped, reason `skipped`. When that happens update after update the run sto
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from treadle.agents.deadline import deadline
-from treadle.core.errors import TrainingDiverged
 from treadle.pipeline.board import Board, Entry, State, batch_wait
 from treadle.pipeline.config import PipelineConfig
 from treadle.pipeline.curriculum import Curriculum
-from treadle.pipeline.failures import nothing_scored
+from treadle.pipeline.failures import Divergence, nothing_scored
 from treadle.pipeline.filters import LOST
 from treadle.pipeline.ledger import Ledger
 from treadle.pipeline.permits import Permits
@@ -56,9 +54,8 @@ class UpdatePump:
         self.worst_staleness = 0
         """Worst staleness that was ever trained on."""
         self.pace = Pace(config.updates)
-        self.skipped = 0
-        """Updates whose gradient was not finite."""
-        self._skipped_in_a_row = 0
+        self.divergence = Divergence(most=config.skipped_updates)
+        """Updates whose gradient was not finite; replayed ones stop nothing."""
         self._failed_batches = 0
 
     async def next_batch(self, board: Board) -> list[Entry] | None:
@@ -105,7 +102,8 @@ class UpdatePump:
             permits.give_back(entry.ticket)
         board.touch()
         self._give_up_on_failures(number, batch)
-        self._give_up_on_skips(number, report)
+        if report is not None:
+            self.divergence.saw(report, counts=self.ledger.past.batch(number) is None)
 
     def _settle(self, board: Board, entry: Entry, report: TrainReport, *, staleness: int) -> None:
         """Trained, or dropped because its update changed nothing."""
@@ -202,20 +200,3 @@ class UpdatePump:
         if self._failed_batches >= self.config.failed_batches:
             what = f"no group of {self._failed_batches} batches in a row had enough rollouts that could be scored"
             raise nothing_scored(what, [entry.group for entry in batch])
-
-    def _give_up_on_skips(self, number: int, report: TrainReport | None) -> None:
-        """Raise when update after update has a gradient that is not finite; replayed ones do not count here either."""
-        if report is None:
-            return
-        if not report.skipped or math.isfinite(report.grad_norm):
-            self._skipped_in_a_row = 0
-            return
-        self.skipped += 1
-        if self.ledger.past.batch(number) is None:
-            self._skipped_in_a_row += 1
-        if self._skipped_in_a_row >= self.config.skipped_updates:
-            raise TrainingDiverged(
-                f"the gradient of {self._skipped_in_a_row} updates in a row was not finite (norm {report.grad_norm}, "
-                f"loss {report.loss}); the weights stayed those of version {report.version}: lower learner.lr, or look "
-                "at the loss and the rewards"
-            )

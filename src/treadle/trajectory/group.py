@@ -11,7 +11,7 @@ is a forest without orphans.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -126,6 +126,17 @@ class Group:
         self._sink = sink
         return self
 
+    def like(
+        self, *, segments: Mapping[str, Segment] | None = None, rollouts: Mapping[str, Rollout] | None = None,
+        records: Sequence[RewardRecord] | None = None,
+    ) -> Group:
+        """A copy with these parts in place of its own, which tells nobody. This group stays as it is."""
+        made = Group(self.key)
+        made.segments = dict(self.segments if segments is None else segments)
+        made.rollouts = dict(self.rollouts if rollouts is None else rollouts)
+        made.records = list(self.records if records is None else records)
+        return made
+
     # -- growing -----------------------------------------------------------------------------------------------
 
     def prompt(self, ids: Ids) -> Segment:
@@ -227,6 +238,16 @@ class Group:
         while at is not None:
             out.append(self.segments[at])
             at = self.segments[at].parent
+        return out[::-1]
+
+    def actions(self, rollout: str) -> list[Segment]:
+        """What was done in a rollout, in time: its turns, across context breaks."""
+        out: list[Segment] = []
+        at = self._end(rollout)
+        while at is not None:
+            if at.is_action:
+                out.append(at)
+            at = self.segments[at.after] if at.after is not None else None
         return out[::-1]
 
     def context_ids(self, leaf: str) -> Ids:
