@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from treadle.core import compute
 from treadle.inference.config import row_capacity
 
 ClassKey = tuple[int, bool]
@@ -160,8 +161,12 @@ class Arena:
     def scrub(self, run: Run) -> None:
         """Zero a run's row: after a failed forward it may hold values that are not finite."""
         heads = self._heads(run)
-        for store in (*self.k, *self.v):
-            store.view(-1, run.capacity, self.head_dim)[heads] = 0
+
+        def zero() -> None:
+            for store in (*self.k, *self.v):
+                store.view(-1, run.capacity, self.head_dim)[heads] = 0
+
+        compute.run(zero)
 
     def _heads(self, run: Run) -> slice:
         return slice(run.row * self.kv_heads, (run.row + 1) * self.kv_heads)

@@ -149,7 +149,7 @@ def main(take: Take = take) -> None:
     """Do the job that the last argument names."""
     job = json.loads(sys.argv[-1])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(job["threads"])
+    torch.set_num_threads(job["threads"])  # before the compute thread starts, which takes it over
     asyncio.run(serve(job, take))
 
 

@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from treadle.core import compute
 from treadle.core.errors import ModelError
 from treadle.inference.arena import Arena, Run
 from treadle.inference.attention import write_places
@@ -187,7 +188,7 @@ def prove(policy: Policy, rows: int) -> None:
     random = torch.Generator().manual_seed(0)
     ids = torch.randint(policy.dims.vocab, (rows,), generator=random)
     pos = torch.randint(policy.dims.context, (rows,), generator=random)
-    with policy.gate.read("proof of fixed shapes"), torch.inference_mode():
+    with policy.gate.read("proof of fixed shapes"):
         wanted = _results(policy, ids, pos)
         for _ in range(ORDERS):
             order = torch.randperm(rows, generator=random)
@@ -200,8 +201,13 @@ def prove(policy: Policy, rows: int) -> None:
 def _results(policy: Policy, ids: Tensor, pos: Tensor) -> Tensor:
     """Last hidden states and logits of tokens that do not see each other: [rows, hidden + V]."""
     device = next(policy.module.parameters()).device
-    hidden = policy.hidden(ids.to(device), pos.to(device), _Apart())
-    return torch.cat([hidden, policy.logits(hidden)], 1).cpu()
+
+    def forward() -> Tensor:
+        with torch.inference_mode():
+            hidden = policy.hidden(ids.to(device), pos.to(device), _Apart())
+            return torch.cat([hidden, policy.logits(hidden)], 1).cpu()
+
+    return compute.run(forward)
 
 
 def _require(policy: Policy, rows: int, wanted: Tensor, found: Tensor) -> None:

@@ -4,9 +4,9 @@ The event loop posts small closures (submit, cancel, release, load) into an inbo
 them between two steps, so scheduler, cache and arena are touched by one thread only and need no lock. Answers go back
 through each flight's `deliver`. With nothing to do the thread sleeps on the inbox's condition until a post wakes it.
 
-One step: hold the policy's gate for reading, plan under the version found there, forward, draw, commit. No weight
-changes inside a step, and every token carries the version that made it. A step that fails takes down the flights in
-it, whose KV is forgotten, and nobody else.
+One step: hold the policy's gate for reading; then, in the compute thread, plan under the version found there, forward,
+draw, commit. No weight changes inside a step, and every token carries the version that made it. A step that fails
+takes down the flights in it, whose KV is forgotten, and nobody else.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from treadle.core import compute
 from treadle.core.errors import one_line
 from treadle.core.ports import Clock, Finish, Ids
 from treadle.inference.arena import Arena
@@ -190,19 +191,24 @@ class Worker:
         works: list[Work] = []
         begun = self._clock.now()
         try:
-            with self._policy.gate.read("engine step"), torch.inference_mode():
+            with self._policy.gate.read("engine step"):
                 self._run_inbox()  # what came while it waited at the gate
-                version = self._policy.version
-                if self._fixed is not None and version != self._served:
-                    self.renew(version, recompute=True)  # what a token depends on has one version: its own
-                self._served = version
-                works = self.scheduler.plan(version)
-                if works:
-                    self._forward(works, version)
+                compute.run(lambda: self._advance(works))
         # Boundary: what a forward raises (memory, a bad model, a panic of native code) belongs to the requests in it.
         except BaseException as error:
             self._break(works, error)
         self.counters.busy_s += self._clock.now() - begun
+
+    def _advance(self, works: list[Work]) -> None:
+        """Plan the step into `works`, an empty list, and take it. In the compute thread, while this one waits."""
+        version = self._policy.version
+        if self._fixed is not None and version != self._served:
+            self.renew(version, recompute=True)  # what a token depends on has one version: its own
+        self._served = version
+        with torch.inference_mode():
+            works += self.scheduler.plan(version)
+            if works:
+                self._forward(works, version)
 
     def _forward(self, works: list[Work], version: int) -> None:
         device = self.arena.k[0].device

@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from treadle.core import compute
 from treadle.core.errors import ModelError, StoreError
 from treadle.models.folders import atomic_folder
 from treadle.models.policy import Policy
@@ -34,7 +35,7 @@ def save(
     try:
         with atomic_folder(folder, replace=True) as fresh:
             policy.save(fresh / "model")
-            save_file(_moments(policy, optimiser), fresh / "optimiser.safetensors")
+            save_file(compute.run(lambda: _moments(policy, optimiser)), fresh / "optimiser.safetensors")
             for name, text in {"learner.json": json.dumps(facts, indent=2) + "\n", **beside}.items():
                 (fresh / name).write_text(text, encoding="utf-8")
     except (OSError, ModelError) as error:
@@ -55,7 +56,7 @@ def restore(folder: Path, policy: Policy, optimiser: torch.optim.Optimizer, *, t
         raise StoreError(f"checkpoint {folder}: got format {facts.get('format')}, expected {FORMAT}")
     with policy.gate.write("learner.restore", timeout_s=timeout_s):
         policy.restore(folder / "model", version=int(facts["version"]))
-        _load_moments(policy, optimiser, moments)
+        compute.run(lambda: _load_moments(policy, optimiser, moments))
     return int(facts["updates"])
 
 

@@ -6,11 +6,13 @@ partition changes nothing (invariant 11). Then the gradient is clipped and AdamW
 
 The engine reads the same tensors all the while. They change in one place only: the step and the version bump, under
 `policy.gate.write`. A gradient that is not finite is dropped, the weights stay as they are, and the report says so.
-Callers run `update` in a thread; between two packs `between` is called, and what it raises ends the update unpaid.
+Callers run `update` in a thread of their own, which waits while the compute thread computes; between two packs
+`between` is called, and what it raises ends the update unpaid.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +24,7 @@ from torch import Tensor, nn
 
 from treadle.algorithms.credit import Collapsed
 from treadle.algorithms.losses import Loss
+from treadle.core import compute
 from treadle.core.clock import SystemClock
 from treadle.core.ports import Clock, Floats, WeightRef
 from treadle.learner import checkpoint
@@ -129,16 +132,7 @@ class Learner:
         """Forward and backward of one pack into the parameters' gradients: its loss, and the loss's report."""
         if batch.edges == 0:
             return 0.0, {}
-        states = self._forward(batch)  # [T, hidden]
-        src, targets = batch.src.to(self._device), batch.ids[batch.tgt].to(self._device)
-        terms = batch.terms.to(self._device, states.dtype)
-        value, grad, logp = self._head.backward(states.detach()[src], targets, terms, loss)
-        states.backward(torch.zeros_like(states).index_add_(0, src, grad))  # type: ignore[no-untyped-call]
-        if meter is not None:
-            meter.add(logp, terms.old)
-        if ages is not None:
-            ages.add(logp, terms.old, versions=batch.version, copies=batch.copies)
-        return float(value), loss.report(logp, terms)
+        return compute.run(lambda: self._accumulate(batch, loss, meter, ages))
 
     def logprobs(self, forest: Forest) -> dict[str, Floats]:
         """log p of every action token under the weights of now, by segment id, float32[n].
@@ -152,9 +146,7 @@ class Learner:
         )
         out = {s.id: np.full(len(s), np.nan, dtype=np.float32) for s in forest.segments if s.is_action}
         for batch in packs:
-            with torch.no_grad():
-                states = self._forward(batch)[batch.src.to(self._device)]
-                logp = self._head.logprobs(states, batch.ids[batch.tgt].to(self._device)).float().cpu().numpy()
+            logp = compute.run(functools.partial(self._logprobs, batch))
             for row in np.unique(batch.row):
                 mine = batch.row == row
                 out[forest.segments[row].id][batch.offset[mine]] = logp[mine]
@@ -182,6 +174,27 @@ class Learner:
             Path(folder), self.policy, self.optimiser, timeout_s=self.config.gate_timeout_s
         )
 
+    def _accumulate(
+        self, batch: PackedBatch, loss: Loss, meter: SkewMeter | None, ages: AgeMeter | None
+    ) -> tuple[float, dict[str, float]]:
+        states = self._forward(batch)  # [T, hidden]
+        src, targets = batch.src.to(self._device), batch.ids[batch.tgt].to(self._device)
+        terms = batch.terms.to(self._device, states.dtype)
+        value, grad, logp = self._head.backward(states.detach()[src], targets, terms, loss)
+        states.backward(torch.zeros_like(states).index_add_(0, src, grad))  # type: ignore[no-untyped-call]
+        if meter is not None:
+            meter.add(logp, terms.old)
+        if ages is not None:
+            ages.add(logp, terms.old, versions=batch.version, copies=batch.copies)
+        return float(value), loss.report(logp, terms)
+
+    def _logprobs(self, batch: PackedBatch) -> Floats:
+        """log p of the pack's loss edges, in their order."""
+        with torch.no_grad():
+            states = self._forward(batch)[batch.src.to(self._device)]
+            logp: Floats = self._head.logprobs(states, batch.ids[batch.tgt].to(self._device)).float().cpu().numpy()
+        return logp
+
     def _forward(self, batch: PackedBatch) -> Tensor:
         plan = PLANS[self.config.attention](batch, self._device)
         return self.policy.hidden(batch.ids.to(self._device), batch.pos.to(self._device), plan)
@@ -191,20 +204,23 @@ class Learner:
         if skipped:
             return 0.0, skipped
         bound = math.inf if self.config.max_grad_norm is None else self.config.max_grad_norm
-        norm = float(torch.nn.utils.clip_grad_norm_(self._parameters, bound))
+        norm = compute.run(lambda: float(torch.nn.utils.clip_grad_norm_(self._parameters, bound)))
         if not math.isfinite(norm):
             return norm, f"gradient norm is {norm}"
         for group in self.optimiser.param_groups:
             group["lr"] = lr
         with self.policy.gate.write("learner.step", timeout_s=self.config.gate_timeout_s):
-            self.optimiser.step()
+            compute.run(self.optimiser.step)
             self.policy.version += 1
         return norm, ""
 
     def _drop_gradients(self) -> None:
-        for parameter in self._parameters:
-            if parameter.grad is not None:
-                parameter.grad.zero_()
+        def zero() -> None:
+            for parameter in self._parameters:
+                if parameter.grad is not None:
+                    parameter.grad.zero_()
+
+        compute.run(zero)
 
 
 def _adamw(parameters: Sequence[nn.Parameter], config: LearnerConfig) -> torch.optim.AdamW:

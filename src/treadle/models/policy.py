@@ -4,10 +4,10 @@ A forward is flat: T ids and T positions in one row, no padding and no cache ins
 given with it says who sees whom. `hidden` runs the decoder's body, `logits` the output head, apart from each other, so
 that the head (a third of a small model's work) runs only on the tokens whose logits someone reads.
 
-Invariants: the module is in eval mode and stays the same object with the same tensors for the policy's whole life; they
-change only under `gate.write`, together with `version`, which also says that copies of them are old. `hidden` and
-`logits` take no gate themselves: the caller brackets a whole step. A model whose flat forward would not equal its plain
-one is refused at load (see `proof`).
+Invariants: the module is in eval mode and stays the same object with the same tensors for the policy's whole life;
+they change only under `gate.write`, together with `version`, which also says that copies of them are old. `hidden` and
+`logits` take no gate themselves: the caller brackets a whole step, and takes it to the compute thread. A model whose
+flat forward would not equal its plain one is refused at load (see `proof`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig
 
+from treadle.core import compute
 from treadle.core.errors import ModelError
 from treadle.models.attention import AttentionPlan, register
 from treadle.models.checkpoint import copy_weights, load_module, save_module
@@ -101,8 +102,9 @@ class Policy:
         name = str(ref)
         folder = resolve(ref, cache)
         length = refuse_config(name, _config(name, folder), context)
-        module = load_module(name, folder, DTYPES[dtype])
-        return cls(module, folder=folder, name=name, context=length)
+        return compute.run(
+            lambda: cls(load_module(name, folder, DTYPES[dtype]), folder=folder, name=name, context=length)
+        )
 
     @property
     def version(self) -> int:
@@ -160,7 +162,7 @@ class Policy:
         Takes the gate for reading unless this thread holds it. Raises ModelError when the disk refuses.
         """
         with nullcontext() if self.gate.held else self.gate.read("save"):
-            save_module(self.module, self.folder, Path(folder))
+            compute.run(lambda: save_module(self.module, self.folder, Path(folder)))
 
     def restore(self, folder: str | Path, *, version: int) -> None:
         """Copy the weights of a checkpoint into this policy's own tensors and set its version.
@@ -169,7 +171,7 @@ class Policy:
         checkpoint does not fit.
         """
         with nullcontext() if self.gate.writing else self.gate.write("restore"):
-            copy_weights(self.name, Path(folder), self.module)
+            compute.run(lambda: copy_weights(self.name, Path(folder), self.module))
             self.version = version
 
 

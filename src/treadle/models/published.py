@@ -17,12 +17,14 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from treadle.core import compute
 from treadle.core.errors import StoreError, WeightMismatch
 from treadle.core.ports import WeightRef
 from treadle.models.canary import Canary, listen
@@ -62,7 +64,7 @@ def publish(policy: Policy, folder: Path) -> WeightRef:
         version, held = policy.version, tensors(policy)
         facts = {
             "format": FORMAT, "version": version, "size": 0, "sums": {n: checksum(t) for n, t in held.items()},
-            "canary": listen(policy).flat(),
+            "canary": compute.run(lambda: listen(policy)).flat(),
         }
         try:
             with atomic_folder(folder, replace=True) as fresh:
@@ -113,7 +115,7 @@ def take(policy: Policy, folder: Path, version: int) -> None:
     stays, so the copy must not be used until a whole one went well.
     """
     held = tensors(policy)
-    with policy.gate.write("load of published weights"), torch.no_grad():
+    with policy.gate.write("load of published weights"):
         try:
             with safe_open(folder / WEIGHTS, framework="pt") as file:
                 names = set(file.keys())
@@ -123,8 +125,7 @@ def take(policy: Policy, folder: Path, version: int) -> None:
                         f"weights of policy version {version}: {len(names)} tensors were published, the engine's model "
                         f"has {len(held)}; the first that only one of them has is {odd[0]}"
                     )
-                for name, tensor in held.items():
-                    _copy(name, file.get_tensor(name), tensor)
+                compute.run(lambda: _copy_all(file, held))
         except (OSError, SafetensorError) as error:
             raise WeightMismatch(f"weights of policy version {version}: {folder} cannot be read ({error})") from error
         policy.version = version
@@ -154,6 +155,12 @@ def checksum(tensor: Tensor) -> str:
     if flat.numel():
         digest.update(flat.view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def _copy_all(file: Any, held: Mapping[str, Tensor]) -> None:
+    with torch.no_grad():
+        for name, tensor in held.items():
+            _copy(name, file.get_tensor(name), tensor)
 
 
 def _copy(name: str, source: Tensor, target: Tensor) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from treadle.core import compute
 from treadle.core.clock import SystemClock
 from treadle.core.errors import ConfigError, EnvError, one_line
 from treadle.core.events import Listener
@@ -42,7 +43,7 @@ def compose(
     taskset = recipe.world.taskset()
     _refuse_empty(recipe, taskset)
     if recipe.threads is not None:
-        torch.set_num_threads(recipe.threads)
+        _use_threads(recipe.threads)
     policy = Policy.load(recipe.model)
     if policy.dims.context < recipe.engine.context:
         raise ConfigError(
@@ -63,6 +64,11 @@ def compose(
     )
     run.store.meta("model", str(policy.folder.resolve()) if Path(recipe.model).is_dir() else recipe.model)
     return run
+
+
+def _use_threads(count: int) -> None:
+    torch.set_num_threads(count)
+    compute.run(lambda: torch.set_num_threads(count))  # OpenMP asks each thread for itself
 
 
 def _refuse_chance(maker: Callable[[], Env]) -> None:

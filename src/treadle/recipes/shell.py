@@ -30,7 +30,7 @@ def shell() -> Recipe:
             seed=1, families=SHELL_FAMILIES, train_levels=("easy", "medium") * 4 + ("hard",),
             heldout_levels=("easy", "medium") * 3 + ("hard",), train_wordings=5,
         ),
-        limits=RolloutLimits(max_turns=4, max_tokens_per_turn=40, max_context=512),
+        limits=RolloutLimits(max_turns=3, max_tokens_per_turn=32, max_context=512),
         rewards=Rewards(main="correct"),
         engine=EngineConfig(slots=128, context=512, kv_budget_tokens=28672),
         coldstart=ColdStartPlan(
@@ -39,7 +39,7 @@ def shell() -> Recipe:
             learner=LearnerConfig(lr=1e-4, schedule="linear", top_layers=15, tokens_per_pack=640),
         ),
         learner=LearnerConfig(lr=8e-5, schedule="linear", top_layers=10, tokens_per_pack=640),
-        pipeline=PipelineConfig(group_size=8, groups_per_update=16, updates=38, curriculum=ByDifficulty()),
+        pipeline=PipelineConfig(group_size=8, groups_per_update=16, updates=48, curriculum=ByDifficulty(floor=0.05)),
         evaluation=EvaluationConfig(tasks=336, untouched_tasks=84, temperature=1.0, at_once=128),
     )
 
