@@ -41,6 +41,7 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors
     from treadle.core.events import Event, Listener
     from treadle.core.messages import Message, ToolCall, ToolSpec, assistant, system, user
     from treadle.core.outcome import Origin, Outcome, Status
+    from treadle.envs.cassette import CassetteConfig
     from treadle.envs.env import Env, EnvContext, Fork
     from treadle.envs.host import HostConfig
     from treadle.envs.step import Step, ToolResult
@@ -68,16 +69,16 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors
 __version__ = "0.1.0"
 
 __all__ = [
-    "Action", "Algorithm", "Author", "CodeBlock", "ColdStartConfig", "ColdStartPlan", "ConfigError", "CreditRule",
-    "DeadlineExceeded", "DemonstrationPlan", "DrGrpo", "EngineConfig", "EngineError", "Env", "EnvContext",
-    "EnvError", "Evaluation", "EvaluationConfig", "Event", "FencedParser", "Forest", "Fork", "GraderError", "Group",
-    "Grpo", "HermesParser", "HostConfig", "Imitation", "InfraError", "LearnerConfig", "ListTaskset", "Listener",
-    "Loss", "LossTerms", "Message", "ModelError", "Nll", "NodeCredit", "Origin", "Outcome", "PathCredit",
-    "PipelineConfig", "PlainParser", "Played", "Policy", "PpoClip", "PromptTooLong", "Recipe", "RenderError",
-    "Rewards", "Rloo", "Rollout", "RolloutLimits", "Run", "RunResult", "SandboxError", "Segment",
+    "Action", "Algorithm", "Author", "CassetteConfig", "CodeBlock", "ColdStartConfig", "ColdStartPlan", "ConfigError",
+    "CreditRule", "DeadlineExceeded", "DemonstrationPlan", "DrGrpo", "EngineConfig", "EngineError", "Env",
+    "EnvContext", "EnvError", "Evaluation", "EvaluationConfig", "Event", "FencedParser", "Forest", "Fork",
+    "GraderError", "Group", "Grpo", "HermesParser", "HostConfig", "Imitation", "InfraError", "LearnerConfig",
+    "ListTaskset", "Listener", "Loss", "LossTerms", "Message", "ModelError", "Nll", "NodeCredit", "Origin", "Outcome",
+    "PathCredit", "PipelineConfig", "PlainParser", "Played", "Policy", "PpoClip", "PromptTooLong", "Recipe",
+    "RenderError", "Rewards", "Rloo", "Rollout", "RolloutLimits", "Run", "RunResult", "SandboxError", "Segment",
     "SeqMeanTokenMean", "SeqSumConst", "ShellWorld", "Status", "Step", "StoreError", "Task", "Taskset", "TokenMean",
-    "ToolCall", "ToolError", "ToolResult", "ToolSpec", "TreadleError", "World", "__version__", "assistant",
-    "center", "compose", "evaluate", "read_group", "read_groups", "rollout", "system", "tool", "train", "user",
+    "ToolCall", "ToolError", "ToolResult", "ToolSpec", "TreadleError", "World", "__version__", "assistant", "center",
+    "compose", "evaluate", "read_group", "read_groups", "rollout", "system", "tool", "train", "user",
 ]
 
 _HOME: dict[str, tuple[str, ...]] = {
@@ -96,6 +97,7 @@ _HOME: dict[str, tuple[str, ...]] = {
     "core.events": ("Event", "Listener"),
     "core.messages": ("Message", "ToolCall", "ToolSpec", "assistant", "system", "user"),
     "core.outcome": ("Origin", "Outcome", "Status"),
+    "envs.cassette": ("CassetteConfig",),
     "envs.env": ("Env", "EnvContext", "Fork"),
     "envs.host": ("HostConfig",),
     "envs.step": ("Step", "ToolResult"),

@@ -11,7 +11,8 @@ from house_rules import SRC
 import treadle
 
 NAMES = [
-    "Action", "Algorithm", "Author", "CodeBlock", "ColdStartConfig", "ColdStartPlan", "ConfigError", "CreditRule",
+    "Action", "Algorithm", "Author", "CassetteConfig", "CodeBlock", "ColdStartConfig", "ColdStartPlan", "ConfigError",
+    "CreditRule",
     "DeadlineExceeded", "DemonstrationPlan", "DrGrpo", "EngineConfig", "EngineError", "Env", "EnvContext",
     "EnvError", "Evaluation", "EvaluationConfig", "Event", "FencedParser", "Forest", "Fork", "GraderError", "Group",
     "Grpo", "HermesParser", "HostConfig", "Imitation", "InfraError", "LearnerConfig", "ListTaskset", "Listener",

@@ -53,6 +53,58 @@ def test_log_prob_and_entropy_are_of_the_distribution_it_draws_from() -> None:
     assert torch.allclose(torch.tensor(drawn.entropy).double(), -(logp.exp() * logp).sum(-1), atol=1e-5)
 
 
+def narrowed(logits: torch.Tensor, top_k: int, top_p: float) -> torch.Tensor:
+    """The plain way: sort, cut, normalise. float64 [V]."""
+    p = logits.double().softmax(-1)
+    order = p.argsort(descending=True)
+    if top_k:
+        p[order[top_k:]] = 0.0
+        p = p / p.sum()
+    before = p[order].cumsum(-1) - p[order]
+    p[order[before >= top_p]] = 0.0
+    return p / p.sum()
+
+
+@pytest.mark.parametrize("vocab", [7, 300, 5000])
+@pytest.mark.parametrize(("top_k", "top_p"), [(0, 0.9), (3, 1.0), (5, 0.6), (0, 0.05), (100, 0.99), (0, 0.999999)])
+def test_a_narrowed_distribution_is_drawn_from_and_told_of(vocab: int, top_k: int, top_p: float) -> None:
+    generator = torch.Generator().manual_seed(vocab)
+    logits = torch.randn(1, vocab, generator=generator) * 2
+    u = (torch.arange(4000, dtype=torch.float64) + 0.5) / 4000
+    drawn = Sampler().draw(
+        logits.clone(), uniforms=u, temperature=torch.ones(1), rows=torch.zeros(4000, dtype=torch.int64),
+        narrowing=[(top_k, top_p)],
+    )
+    expected = narrowed(logits[0], top_k, top_p)
+    share = torch.bincount(torch.tensor(drawn.ids), minlength=vocab) / 4000
+    assert torch.allclose(share.double(), expected, atol=2 / 4000)
+    assert torch.allclose(torch.tensor(drawn.logprobs).exp().double(), expected[torch.tensor(drawn.ids)], rtol=1e-4)
+    entropy = -(expected * expected.clamp_min(1e-300).log()).sum()
+    assert drawn.entropy[0] == pytest.approx(float(entropy), abs=1e-4)
+
+
+def test_a_flat_distribution_is_narrowed_too() -> None:
+    """More than a few hundred tokens hold the mass: all of them are looked at."""
+    logits = torch.linspace(0, 1e-3, 4000)[None]
+    drawn = Sampler().draw(
+        logits.clone(), uniforms=torch.full((1,), 0.999999, dtype=torch.float64), temperature=torch.ones(1),
+        narrowing=[(0, 0.5)],
+    )
+    assert drawn.ids == [3999]
+    assert drawn.logprobs[0] == pytest.approx(float(narrowed(logits[0], 0, 0.5)[3999].log()), abs=1e-5)
+
+
+def test_only_rows_that_ask_are_narrowed() -> None:
+    logits = torch.tensor([[0.0, 1.0, 2.0]]).repeat(2, 1)
+    drawn = Sampler().draw(
+        logits.clone(), uniforms=torch.zeros(2, dtype=torch.float64), temperature=torch.ones(2),
+        narrowing=[(1, 1.0), (0, 1.0)],
+    )
+    assert drawn.ids == [2, 0]
+    assert drawn.logprobs[0] == 0.0
+    assert drawn.entropy == pytest.approx([0.0, 0.8324], abs=1e-4)
+
+
 def test_rows_that_are_not_finite_are_told_apart() -> None:
     logits = torch.zeros(3, 300)
     logits[1, 5] = float("nan")

@@ -17,7 +17,7 @@ from treadle.agents.ports import Rendering
 from treadle.core.errors import EnvError
 from treadle.core.outcome import CANCELLED, OK, Origin, Outcome, failure, limit
 from treadle.core.seeds import Stream
-from treadle.envs.host import EnvHost
+from treadle.envs.host import Host
 from treadle.envs.task import Task, Taskset, demonstration_of, size_of, task_of
 from treadle.trajectory.group import Group, GroupKey, Sink
 
@@ -69,7 +69,7 @@ class Demonstrator:
     """Plays scripted turns. `max_context` is the longest path that is kept."""
 
     def __init__(
-        self, renderer: Rendering, *, taskset: Taskset, make_host: Callable[[], EnvHost], rewards: Rewards,
+        self, renderer: Rendering, *, taskset: Taskset, make_host: Callable[[], Host], rewards: Rewards,
         seed: Stream, max_context: int = 2048, sink: Sink | None = None,
     ) -> None:
         self.taskset = taskset
@@ -150,9 +150,9 @@ class Demonstrator:
         return [task.result() for task in running]
 
     async def _turns(
-        self, group: Group, rollout: str, host: EnvHost, task: Task, turns: Sequence[str]
+        self, group: Group, rollout: str, host: Host, task: Task, turns: Sequence[str]
     ) -> Outcome:
-        opened = await host.open(task, self.seed.at("env", group.key.ticket))
+        opened = await host.open(task, self.seed.at("env", group.key.ticket), rollout=rollout)
         if opened.outcome is not None:
             return opened.outcome
         self._refuse_long(task, chars_beyond(self.max_context, opened.messages), "characters")
@@ -173,7 +173,7 @@ class Demonstrator:
             if turn + 1 < len(turns):
                 self._refuse_long(task, chars_beyond(self.max_context, step.messages), "characters")
                 bridge = self.renderer.bridge(step.messages, ended=True)
-                at = group.observed(rollout, bridge, after=at, turn=turn)
+                at = group.observed(rollout, bridge, after=at, turn=turn, tier=host.tier)
                 length += len(bridge)
         return limit("turns", "the script ended before the environment did")
 

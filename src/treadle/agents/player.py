@@ -1,9 +1,9 @@
 """Playing one rollout.
 
-    EnvHost.open -> messages -> Renderer.first -> prompt, stored once per group
-    loop:  Generate -> ids, kept exactly as sampled -> Renderer.parse -> action -> EnvHost.act
+    Host.open -> messages -> Renderer.first -> prompt, stored once per group
+    loop:  Generate -> ids, kept exactly as sampled -> Renderer.parse -> action -> Host.act
            -> messages -> Renderer.bridge -> ids, appended -> Generate ...
-    EnvHost.score while the environment is open -> rewards on the last action -> close
+    Host.score while the environment is open -> rewards on the last action -> close
 
 The context only ever grows by concatenation, so what is stored along the path is what the model saw. A rollout ends in
 exactly one way, as the outcome table says, and never by raising: whatever goes wrong inside ends this rollout and
@@ -30,7 +30,7 @@ from treadle.core.errors import EngineError, EnvError, PromptTooLong, RenderErro
 from treadle.core.outcome import CANCELLED, OK, Origin, Outcome, failure, limit
 from treadle.core.ports import CacheHint, Clock, Completion, Finish, Generate, Ids, Request, Sampling
 from treadle.core.seeds import Stream
-from treadle.envs.host import EnvHost, Opened
+from treadle.envs.host import Host, Opened
 from treadle.envs.task import Task
 from treadle.trajectory.group import Group, Rollout
 from treadle.trajectory.segment import Segment
@@ -68,7 +68,7 @@ class Player:
     """Plays rollouts, many at once. Holds no state of any of them."""
 
     def __init__(
-        self, generate: Generate, renderer: Rendering, *, make_host: Callable[[], EnvHost],
+        self, generate: Generate, renderer: Rendering, *, make_host: Callable[[], Host],
         limits: RolloutLimits, rewards: Rewards, meter: StageMeter,
     ) -> None:
         self.generate: Generate = generate
@@ -103,7 +103,7 @@ class Player:
 class _Playing:
     """The state of one rollout while it is played."""
 
-    def __init__(self, player: Player, group: Group, plan: Play, rollout: str, host: EnvHost) -> None:
+    def __init__(self, player: Player, group: Group, plan: Play, rollout: str, host: Host) -> None:
         self.player = player
         self.group = group
         self.plan = plan
@@ -134,7 +134,7 @@ class _Playing:
 
     async def _turns(self) -> Outcome:
         with self.player.meter.busy("env", self.spent):
-            opened = await self.host.open(self.plan.task, self.plan.env_seed)
+            opened = await self.host.open(self.plan.task, self.plan.env_seed, rollout=self.rollout)
         if opened.outcome is not None:
             return opened.outcome
         prompt = self._prompt(opened)
@@ -170,7 +170,7 @@ class _Playing:
             ids = self.player.renderer.bridge(step.messages, ended=self.player.renderer.ended(completion.ids))
             if len(self.context) + len(ids) >= self.player.limits.max_context:
                 return limit("context", f"{len(self.context)} + {len(ids)} tokens")
-            at = self.group.observed(self.rollout, ids, after=at, turn=turn)
+            at = self.group.observed(self.rollout, ids, after=at, turn=turn, tier=self.host.tier)
             self.leash.beat()
             self.context = np.concatenate([self.context, ids])
             self.state_key = step.state_key

@@ -22,10 +22,18 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How tokens are drawn. No top-p, top-k or penalty: they would make the recorded log-probs wrong."""
+    """How tokens are drawn. Log-probs and entropy are of the distribution that is drawn from.
+
+    `top_p` and `top_k` narrow it, so that log-probs of a narrowed one are not the model's: for serving and evaluation,
+    not for training. No penalties: they would make a token depend on more than its context.
+    """
 
     temperature: float = 1.0
     """0 means greedy. Log-probs are recorded after the division by the temperature (by 1 when greedy)."""
+    top_p: float = 1.0
+    """Only the likeliest tokens that together have this probability, after `top_k`; 1 takes all."""
+    top_k: int = 0
+    """Only so many of the likeliest tokens, and those as likely as the last of them; 0 takes all."""
     max_tokens: int = 256
     """Most tokens of one completion, the stop token included."""
     stop_ids: tuple[int, ...] = ()
@@ -36,6 +44,10 @@ class Sampling:
     def __post_init__(self) -> None:
         if not self.temperature >= 0:
             raise ValueError(f"sampling.temperature: got {self.temperature}, expected >= 0")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"sampling.top_p: got {self.top_p}, expected a probability in (0, 1]")
+        if self.top_k < 0:
+            raise ValueError(f"sampling.top_k: got {self.top_k}, expected >= 0, where 0 takes all")
         if self.max_tokens < 1:
             raise ValueError(f"sampling.max_tokens: got {self.max_tokens}, expected >= 1")
 

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from treadle.core.actions import Action
 from treadle.core.errors import GraderError, InfraError, first_of
@@ -82,6 +82,34 @@ class Score:
         return None if self.parts is None else math.fsum(self.parts.values())
 
 
+class Host(Protocol):
+    """One episode, as a player sees it: `open`, then `act` per action, then `score`, then `close`.
+
+    Nothing but cancellation is raised for what an environment does: it becomes an outcome.
+    """
+
+    @property
+    def tier(self) -> str:
+        """Where the last answer came from: `sim`, `recorded` or `real`."""
+        ...
+
+    async def open(self, task: Task, seed: Stream, *, rollout: str = "") -> Opened:
+        """Begin the episode. Called once. `rollout` names who plays it, for hosts that tell players apart."""
+        ...
+
+    async def act(self, action: Action, *, step_id: str) -> Step:
+        """Answer one action; the same `step_id` again gives the same step."""
+        ...
+
+    async def score(self) -> Score:
+        """Grade the episode, once."""
+        ...
+
+    async def close(self) -> None:
+        """Free everything. Idempotent."""
+        ...
+
+
 class EnvHost:
     """Runs one environment through one episode. Never raises for what user code does."""
 
@@ -89,6 +117,7 @@ class EnvHost:
         self._make, self._config, self._clock = make_env, config, clock
         self._caller = Caller(clock)
         self._env: Env | None = None
+        self._tier = Env.tier
         self._acting = asyncio.Lock()
         self._freed: asyncio.Future[None] | None = None
         """Ends when everything is freed; None until `close` was called."""
@@ -100,8 +129,13 @@ class EnvHost:
         """Why no further action may follow; None while the episode goes on."""
         self._deadline = 0.0
 
-    async def open(self, task: Task, seed: Stream) -> Opened:
-        """Make the environment and reset it. Called once."""
+    @property
+    def tier(self) -> str:
+        """What the environment says it is."""
+        return self._tier
+
+    async def open(self, task: Task, seed: Stream, *, rollout: str = "") -> Opened:
+        """Make the environment and reset it. Called once. All rollouts get the same."""
         if self._deadline:
             raise RuntimeError("EnvHost.open is called once; a new attempt takes a new host")
         limit_s = self._config.setup_s
@@ -109,7 +143,7 @@ class EnvHost:
         env, outcome = await self._guard("setup", self._make, limit_s=limit_s, check=border.environment)
         if env is not None:
             vars(env)["caller"] = self._caller
-            self._env = env
+            self._env, self._tier = env, str(env.tier)
             context = EnvContext(rng=seed.python(), seed=seed, clock=self._clock)
             opened, outcome = await self._guard(
                 "setup", env.reset, task, context, limit_s=limit_s, check=partial(_opened, env)

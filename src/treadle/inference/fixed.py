@@ -73,6 +73,7 @@ class FixedShapes:
                     self._row,
                     uniforms=torch.tensor([f.uniform() for f in flights], dtype=torch.float64),
                     temperature=torch.tensor([flights[0].temperature]),
+                    narrowing=[flights[0].narrowing],
                     rows=torch.zeros(len(flights), dtype=torch.int64),
                 )
             )

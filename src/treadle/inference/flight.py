@@ -58,6 +58,11 @@ class Flight:
         return self.request.sampling.temperature
 
     @property
+    def narrowing(self) -> tuple[int, float]:
+        """`top_k` and `top_p` of its draws."""
+        return self.request.sampling.top_k, self.request.sampling.top_p
+
+    @property
     def prompt_len(self) -> int:
         """Tokens of the prompt."""
         return len(self.request.prompt)

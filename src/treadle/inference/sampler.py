@@ -9,12 +9,17 @@ context draw from one row.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 BLOCK = 256
+FIRST = 512
+"""How many of the likeliest tokens are looked at first for a share of the mass."""
+FAR = 1e4
+"""Below the likeliest logit: its exponential is 0, and 0 times it is a number, as 0 times infinity is not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,16 +41,23 @@ class Sampler:
     def __init__(self) -> None:
         self._buffer = torch.empty(0, BLOCK)
 
-    def draw(self, logits: Tensor, *, uniforms: Tensor, temperature: Tensor, rows: Tensor | None = None) -> Drawn:
+    def draw(
+        self, logits: Tensor, *, uniforms: Tensor, temperature: Tensor, rows: Tensor | None = None,
+        narrowing: Sequence[tuple[int, float]] = (),
+    ) -> Drawn:
         """Draw B ids from R rows of logits.
 
         logits [R, V], changed in place; temperature float32 [R], 0 is greedy; uniforms float64 [B] in [0, 1); rows
-        int64 [B], the row that each draw reads; None: one draw a row, in order.
+        int64 [B], the row that each draw reads; None: one draw a row, in order. `narrowing` is (top_k, top_p) of every
+        row, (0, 1.0) for the whole distribution; empty: none is narrowed.
         """
         logits = logits.float()
         greedy = temperature == 0
         if not bool((greedy | (temperature == 1)).all()):
             logits.div_(torch.where(greedy, 1.0, temperature)[:, None].to(logits))
+        for row, (top_k, top_p) in enumerate(narrowing):
+            if top_k or top_p < 1:
+                narrow(logits[row], top_k=top_k, top_p=top_p)
         count, vocab = logits.shape
         rows = (torch.arange(count) if rows is None else rows).to(logits.device)
         top = logits.amax(-1, keepdim=True)
@@ -72,6 +84,25 @@ class Sampler:
         mass[:, vocab:] = 0.0
         torch.sub(logits, top, out=mass[:, :vocab]).exp_()
         return mass.view(rows, blocks, BLOCK)
+
+
+def narrow(logits: Tensor, *, top_k: int, top_p: float) -> None:
+    """Leave the likeliest tokens of one row [V], in place: the `top_k`, and of those the fewest that have `top_p` of
+    their mass together. Ties with the last one stay. The others get a logit whose exponential is 0."""
+    top = logits.amax()
+    least = logits.topk(min(top_k, len(logits))).values[-1] if top_k else logits.amin()
+    if top_p < 1:
+        kept = (logits - top).double().exp_().masked_fill_(logits < least, 0.0)
+        goal = top_p * kept.sum()
+        count = min(FIRST, len(logits))
+        while True:  # a few hundred nearly always hold the mass: sorting all costs more than all the rest
+            likeliest = logits.topk(count).values
+            running = (likeliest - top).double().exp_().masked_fill_(likeliest < least, 0.0).cumsum(0)
+            if count == len(logits) or running[-1] >= goal:
+                break
+            count = min(16 * count, len(logits))
+        least = torch.maximum(least, likeliest[int((running < goal).sum().clamp_max(count - 1))])
+    logits.masked_fill_(logits < least, float(top) - FAR)
 
 
 def _inverse_cdf(mass: Tensor, sums: Tensor, rows: Tensor, uniforms: Tensor) -> Tensor:

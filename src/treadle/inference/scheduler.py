@@ -182,13 +182,14 @@ class Scheduler:
             self.running.append(flight)
         self.running.sort(key=lambda f: f.order)
 
-    def _likeness(self, flight: Flight, version: int) -> tuple[float, bytes, int]:
+    def _likeness(self, flight: Flight, version: int) -> tuple[object, ...]:
         """What two flights have in common that share a context: how they draw, all tokens, the oldest KV they build on.
 
         A flight that has no KV yet will get that of `version`.
         """
         age = self.cache.age(flight.key) if flight.context is None else flight.context.oldest
-        return flight.temperature, flight.ids[: flight.count].tobytes(), version if age is None else age
+        known = flight.ids[: flight.count].tobytes()
+        return flight.temperature, flight.narrowing, known, version if age is None else age
 
     def _make_room(self) -> None:
         for flight in list(self.running):

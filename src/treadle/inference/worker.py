@@ -247,6 +247,7 @@ class Worker:
             logits,
             uniforms=torch.tensor([f.uniform() for flights in groups for f in flights], dtype=torch.float64),
             temperature=torch.tensor([flights[0].temperature for flights in groups]),
+            narrowing=[flights[0].narrowing for flights in groups],
             rows=torch.tensor([row for row, flights in enumerate(groups) for _ in flights]),
         )
 

@@ -11,6 +11,7 @@ the model and the tasks fails here, before any time is spent.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
@@ -19,8 +20,11 @@ from treadle.core import compute
 from treadle.core.clock import SystemClock
 from treadle.core.errors import ConfigError, EnvError, one_line
 from treadle.core.events import Listener
+from treadle.core.ports import Clock
+from treadle.envs.cassette import Cassette, CassetteConfig
 from treadle.envs.env import Env
-from treadle.envs.host import EnvHost
+from treadle.envs.host import EnvHost, Host
+from treadle.envs.recorded import FallbackHost, RecordedHost, RecordingHost
 from treadle.envs.task import Taskset, size_of
 from treadle.models.policy import Policy
 from treadle.recipes.folder import RunFolder
@@ -37,8 +41,9 @@ def compose(
 
     Raises ConfigError, EnvError, SandboxError, ModelError, RenderError or StoreError, each with what to do.
     """
-    maker = recipe.world.maker()
-    if recipe.deterministic:
+    strict = recipe.cassette.file is not None and recipe.cassette.mode == "strict"
+    maker = None if strict else recipe.world.maker()
+    if recipe.deterministic and maker is not None:
         _refuse_chance(maker)
     taskset = recipe.world.taskset()
     _refuse_empty(recipe, taskset)
@@ -53,17 +58,47 @@ def compose(
     renderer = Renderer.load(policy.folder, parser=recipe.world.parser())
     if weights is not None:
         load_weights(policy, weights)
-    folder = folder or RunFolder.create(recipe.runs, recipe.name)
     clock = SystemClock()
-    run = Run(
-        recipe, folder=folder, listeners=listeners,
-        tools=Tools(
-            taskset=taskset, policy=policy, renderer=renderer, clock=clock,
-            make_host=lambda: EnvHost(maker, config=recipe.host, clock=clock),
-        ),
-    )
+    cassette = _cassette(recipe.cassette)
+    with ExitStack() as stack:
+        if cassette is not None:
+            stack.enter_context(cassette)
+        folder = folder or RunFolder.create(recipe.runs, recipe.name)
+        run = Run(
+            recipe, folder=folder, listeners=listeners,
+            tools=Tools(
+                taskset=taskset, policy=policy, renderer=renderer, clock=clock, cassette=cassette,
+                make_host=_hosts(recipe, maker, cassette, clock),
+            ),
+        )
+        stack.pop_all()  # the run closes the cassette
     run.store.meta("model", str(policy.folder.resolve()) if Path(recipe.model).is_dir() else recipe.model)
     return run
+
+
+def _cassette(config: CassetteConfig) -> Cassette | None:
+    """The recipe's cassette, open. Raises StoreError."""
+    if config.file is None:
+        return None
+    return Cassette(config.file, writes=config.mode != "strict", reads=config.reads)
+
+
+def _hosts(
+    recipe: Recipe, maker: Callable[[], Env] | None, cassette: Cassette | None, clock: Clock
+) -> Callable[[], Host]:
+    """Makes a host per episode: of the world, of the cassette, or of both. Without `maker` there is no world."""
+    if maker is None:
+        assert cassette is not None, "no world and no cassette"
+        return lambda: RecordedHost(cassette)
+
+    def live() -> Host:
+        return EnvHost(maker, config=recipe.host, clock=clock)
+
+    if cassette is None:
+        return live
+    if recipe.cassette.mode == "fallback":
+        return lambda: FallbackHost(cassette, live)
+    return lambda: RecordingHost(live(), cassette)
 
 
 def _use_threads(count: int) -> None:
@@ -82,7 +117,8 @@ def _refuse_chance(maker: Callable[[], Env]) -> None:
     if not declared:
         raise ConfigError(
             f"deterministic=true contradicts world: {kind}.deterministic is False; set deterministic=false, or "
-            "set it to True in an environment in which equal actions always get equal answers"
+            "set it to True in an environment in which equal actions always get equal answers, or play recorded "
+            "answers: cassette.file and cassette.mode=strict"
         )
 
 

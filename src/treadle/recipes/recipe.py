@@ -21,6 +21,7 @@ from treadle.algorithms.losses import LOSSES, Loss, PpoClip
 from treadle.algorithms.rules import RULES
 from treadle.core.config import Names, apply, flatten, to_toml
 from treadle.core.errors import ConfigError
+from treadle.envs.cassette import CassetteConfig
 from treadle.envs.host import HostConfig
 from treadle.inference.config import EngineConfig
 from treadle.learner.config import LearnerConfig
@@ -67,6 +68,7 @@ class Recipe:
     limits: RolloutLimits = field(default_factory=RolloutLimits)
     rewards: Rewards = field(default_factory=Rewards)
     host: HostConfig = field(default_factory=HostConfig)
+    cassette: CassetteConfig = field(default_factory=CassetteConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
     coldstart: ColdStartPlan | None = None
     """None begins with reinforcement learning."""
@@ -77,7 +79,7 @@ class Recipe:
     """None never evaluates."""
     deterministic: bool = False
     """Equal runs on one machine end with equal weights, to the last bit, undisturbed or killed and resumed. Turns
-    `engine.deterministic` on; the environment must call itself deterministic."""
+    `engine.deterministic` on; the environment must call itself deterministic, or answer from a cassette."""
     placebo: bool = False
     """Deal the rewards of each group out at random: the control arm of an experiment."""
     runs: Path = Path("runs")

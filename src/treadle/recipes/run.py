@@ -38,7 +38,8 @@ from treadle.core.errors import DeadlineExceeded, TreadleError
 from treadle.core.events import Fanout, Listener, Value
 from treadle.core.ports import WeightRef
 from treadle.core.seeds import Stream
-from treadle.envs.host import EnvHost
+from treadle.envs.cassette import Cassette
+from treadle.envs.host import Host
 from treadle.envs.task import Task, Taskset
 from treadle.learner.learner import Learner
 from treadle.learner.publisher import Publisher
@@ -101,7 +102,9 @@ class Tools:
     policy: Policy
     renderer: Renderer
     clock: SystemClock
-    make_host: Callable[[], EnvHost]
+    make_host: Callable[[], Host]
+    cassette: Cassette | None = None
+    """What the hosts record on or play; the run closes it. None when the world plays and nothing is kept."""
 
 
 class Run:
@@ -149,6 +152,8 @@ class Run:
     async def __aenter__(self) -> Run:
         async with AsyncExitStack() as stack:
             stack.enter_context(self.store)
+            if self.tools.cassette is not None:
+                stack.enter_context(self.tools.cassette)
             stack.enter_context(self.thread)
             await stack.enter_async_context(self.engine)
             if self.publisher is not None:

@@ -1,0 +1,118 @@
+"""The machinery of rollouts alone: the engine answers at once and the world lives in this process.
+
+What is left is what every turn costs: player, host, rendering, segments; and, in the full arm, the real tokenizer, the
+store and the ledger. All rollouts are in flight at the same time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib.util
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from bench.machine import machine
+from treadle.agents.group_player import GroupPlayer
+from treadle.agents.limits import Rewards, RolloutLimits
+from treadle.agents.player import Player
+from treadle.agents.ports import Rendering
+from treadle.agents.stages import StageMeter
+from treadle.core.clock import SystemClock
+from treadle.core.seeds import Stream
+from treadle.envs.host import EnvHost, HostConfig
+from treadle.models.source import resolve
+from treadle.pipeline.ledger import Ledger
+from treadle.rendering.plain import PlainParser
+from treadle.rendering.renderer import Renderer
+from treadle.rendering.tokens import Tokens
+from treadle.testing import EchoEnv, ScriptedEngine
+from treadle.testing.byte_renderer import END, ByteRenderer
+from treadle.testing.echo_env import EchoTaskset
+from treadle.trajectory.group import Group, GroupKey
+from treadle.trajectory.store import TrajectoryStore
+
+LINE = "turns per second of the rollout machinery alone, with everything and with ids only"
+SAID = "list the files of the folder and count them"
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Options."""
+    parser.add_argument("--rollouts", type=int, default=1000, help="rollouts in flight (default 1000)")
+    parser.add_argument("--size", type=int, default=8, help="rollouts of a group (default 8)")
+    parser.add_argument("--turns", type=int, default=8, help="turns of a rollout (default 8)")
+    parser.add_argument("--repeats", type=int, default=3, help="runs, of which the median counts (default 3)")
+    parser.add_argument("--with-peers", action="store_true", help="also report the peers that are installed")
+
+
+def run(args: argparse.Namespace) -> dict[str, object]:
+    """The record."""
+    full, ids, flight = list[float](), list[float](), list[int]()
+    for _ in range(args.repeats):
+        for arm, speeds in (("full", full), ("ids_only", ids)):
+            speed, most = asyncio.run(measured(args, everything=arm == "full"))
+            speeds.append(speed)
+            flight.append(most)
+    record: dict[str, object] = {
+        "turns_per_s": {"full": statistics.median(full), "ids_only": statistics.median(ids)},
+        "in_flight": min(flight), "turns": args.turns, "rollouts": args.rollouts, "repeats": args.repeats, **machine(),
+    }
+    if args.with_peers:
+        found = importlib.util.find_spec("verifiers") is not None
+        record["verifiers"] = "installed, but this benchmark does not drive it" if found else "missing: not installed"
+    return record
+
+
+async def measured(args: argparse.Namespace, *, everything: bool) -> tuple[float, int]:
+    """Turns per second, and the most rollouts that were played at the same time."""
+    clock, rewards = SystemClock(), Rewards(main="correct")
+    taskset = EchoTaskset((SAID,), data={"turns": args.turns})
+    renderer, encode, end_id = _renderer(everything)
+    with tempfile.TemporaryDirectory() as folder:
+        engine = ScriptedEngine([SAID], encode=encode, end_id=end_id)
+        meter = StageMeter(clock)
+        store = TrajectoryStore(Path(folder) / "run.db", clock=clock) if everything else None
+        ledger = None if store is None else Ledger(store, meter=meter, rewards=rewards)
+        player = Player(
+            engine, renderer, make_host=lambda: EnvHost(EchoEnv, config=HostConfig(), clock=clock), meter=meter,
+            limits=RolloutLimits(max_turns=args.turns, max_tokens_per_turn=256, max_context=8192), rewards=rewards,
+        )
+        groups = GroupPlayer(player, size=args.size, seed=Stream(0), watcher=ledger)
+        most = 0
+
+        async def play(ticket: int) -> None:
+            nonlocal most
+            task = taskset.task("train", ticket)
+            key = GroupKey(
+                id=f"t{ticket:06d}", ticket=ticket, task=task.id, family=task.family, split="train", admitted_version=0
+            )
+            await groups.play(Group(key, sink=store), task)
+
+        async def watch() -> None:
+            nonlocal most
+            while True:
+                most = max(most, len(groups.playing))
+                await asyncio.sleep(0)
+
+        watching = asyncio.create_task(watch())
+        begun = time.perf_counter()
+        await asyncio.gather(*(play(ticket) for ticket in range(args.rollouts // args.size)))
+        if store is not None:
+            await store.settle()
+        seconds = time.perf_counter() - begun
+        watching.cancel()
+        if store is not None:
+            store.close()
+    return len(engine.requests) / seconds, most
+
+
+def _renderer(everything: bool) -> tuple[Rendering, Callable[[str], Sequence[int]], int]:
+    """A renderer, and how the scripted engine makes ids for it."""
+    if not everything:
+        return ByteRenderer(), str.encode, END
+    folder = resolve("smollm2-135m")
+    made = Renderer.load(folder, parser=PlainParser())
+    return made, Tokens.load(folder).encode, made.stop_ids[0]
