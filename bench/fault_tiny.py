@@ -13,7 +13,6 @@ import asyncio
 import hashlib
 import math
 import string
-import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -242,13 +241,13 @@ class FlakyPolicy(Policy):
     injector: ClassVar[Injector]
     forwards = 0
 
-    def hidden(self, ids: Tensor, pos: Tensor, plan: Any) -> Tensor:
-        if threading.current_thread().name == "treadle-engine":
+    def hidden(self, ids: Tensor, pos: Tensor, plan: Any, sums: Any = None) -> Tensor:
+        if torch.is_inference_mode_enabled():  # the learner's forwards are no inference
             self.forwards += 1
             if self.forwards % FORWARDS_TO_A_BREAK == 7:
                 self.injector.note(f"forward {self.forwards} of the engine raises")
                 raise MemoryError("as told")
-        return super().hidden(ids, pos, plan)
+        return super().hidden(ids, pos, plan, sums)
 
 
 def engine_raises(setting: Setting) -> Verdict:

@@ -145,9 +145,9 @@ async def test_every_forward_has_one_shape(lab: Lab) -> None:
     shapes: set[tuple[int, int]] = set()
     hidden, logits = lab.policy.hidden, lab.policy.logits
 
-    def noting(ids: torch.Tensor, pos: torch.Tensor, plan: Any) -> Any:
+    def noting(ids: torch.Tensor, pos: torch.Tensor, plan: Any, sums: Any = None) -> Any:
         shapes.add((len(ids), len(pos)))
-        return hidden(ids, pos, plan)
+        return hidden(ids, pos, plan, sums)
 
     def noting_too(states: torch.Tensor) -> Any:
         shapes.add((len(states), len(states)))

@@ -97,3 +97,10 @@ def test_threads_may_not_change_in_the_middle(interrupts):
     )
     with pytest.raises(treadle.ConfigError, match="threads=1, not 2: that cannot change"):
         treadle.train(resume=stopped.folder, overrides={"threads": 2}, view="none")
+
+
+def test_it_keeps_no_states_that_an_engine_computed():
+    recipe = words().changed({"deterministic": True})
+    assert recipe.learner.memo_tokens == recipe.coldstart.learner.memo_tokens == 0
+    assert words().changed({"engine.deterministic": True}).learner.memo_tokens == 0
+    assert words().learner.memo_tokens > 0

@@ -32,6 +32,7 @@ from treadle.inference.flight import Decode, Flight, broken
 from treadle.inference.sampler import Drawn, Sampler
 from treadle.inference.scheduler import Scheduler, Work
 from treadle.models import AttentionPlan, Policy
+from treadle.models.memo import Sums
 
 IDLE_S = 60.0
 """How long the thread sleeps at most before it looks around again."""
@@ -219,7 +220,9 @@ class Worker:
             plan = StepAttention(self.arena, works, heads=self._policy.dims.heads)
         else:
             ids, pos, plan = self._fixed.padded(ids), self._fixed.padded(pos), self._fixed.attention(works)
-        hidden = self._policy.hidden(torch.from_numpy(ids).to(device), torch.from_numpy(pos).to(device), plan)
+        hidden = self._policy.hidden(
+            torch.from_numpy(ids).to(device), torch.from_numpy(pos).to(device), plan, self._named(works)
+        )
         ends = np.cumsum([len(w.ids) for w in works]) - 1
         emits = [
             (int(end), work.owner) for end, work in zip(ends, works, strict=True)
@@ -236,6 +239,17 @@ class Worker:
             assert drawn is not None
             self._take(flights, drawn, at, version)
             at += len(flights)
+
+    def _named(self, works: Sequence[Work]) -> Sums | None:
+        """The names of all tokens' contexts, for the policy's memo; None when it has none or forwards are padded."""
+        memo = self._policy.memo
+        if memo is None or self._fixed is not None:
+            return None
+        found = []
+        for work in works:
+            known = work.owner.ids if isinstance(work.owner, Trunk) else work.owner[0].ids
+            found.append(memo.names.sums(known[: work.start + len(work.ids)])[work.start :])
+        return np.concatenate(found)
 
     def _draw(self, hidden: Tensor, emits: Sequence[tuple[int, tuple[Flight, ...]]]) -> Drawn:
         """Each flight's next token, from the logits of its context's last token."""

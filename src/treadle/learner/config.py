@@ -35,6 +35,10 @@ class LearnerConfig:
     The backward ends there: of a model's update, which is one part forward and two parts backward, only the trained
     share of the backward is left, and no gradients or moments are held for the rest.
     """
+    memo_tokens: int = 32768
+    """With `top_layers`: so many tokens' states below the layers that train are kept, as engine or learner computed
+    them, and not computed again. Each takes the model's width in floats. 0 keeps none; deterministic mode keeps none,
+    because an engine's states differ from the learner's in the last bits."""
     tokens_per_pack: int = 1024
     """Most tokens of one forward and backward; a longer single path is still taken.
 
@@ -62,6 +66,8 @@ class LearnerConfig:
         self._at_least_one("top_layers", self.top_layers)
         self._at_least_one("tokens_per_pack", self.tokens_per_pack)
         self._at_least_one("head_rows", self.head_rows)
+        if self.memo_tokens < 0:
+            raise ConfigError(f"learner.memo_tokens: got {self.memo_tokens}, expected >= 0, where 0 keeps none")
         for key, value in (
             ("lr", self.lr), ("eps", self.eps), ("temperature", self.temperature),
             ("max_grad_norm", self.max_grad_norm), ("gate_timeout_s", self.gate_timeout_s), ("max_skew", self.max_skew),

@@ -31,7 +31,7 @@ from treadle.learner import checkpoint
 from treadle.learner.ages import Age, AgeMeter
 from treadle.learner.config import LearnerConfig
 from treadle.learner.head import Head
-from treadle.learner.pack import PackedBatch, pack
+from treadle.learner.pack import PackedBatch, looked_at, named, pack
 from treadle.learner.plan import PLANS
 from treadle.learner.publisher import Publisher
 from treadle.learner.skew import Skew, SkewMeter, require
@@ -82,7 +82,7 @@ class Learner:
         self._publisher = publisher
         """Writes weights for engines that copy them; None when the engine shares the tensors."""
         self._clock: Clock = clock or SystemClock()
-        self._parameters = policy.train(config.top_layers)
+        self._parameters = policy.train(config.top_layers, memo_tokens=config.memo_tokens)
         self._device: torch.device = self._parameters[0].device
         self._head = Head(policy, rows=config.head_rows, temperature=config.temperature)
         self.optimiser = _adamw(self._parameters, config)
@@ -197,7 +197,14 @@ class Learner:
 
     def _forward(self, batch: PackedBatch) -> Tensor:
         plan = PLANS[self.config.attention](batch, self._device)
-        return self.policy.hidden(batch.ids.to(self._device), batch.pos.to(self._device), plan)
+        ids, pos, memo = batch.ids.to(self._device), batch.pos.to(self._device), self.policy.memo
+        if memo is None:
+            return self.policy.hidden(ids, pos, plan)
+        sums = named(batch, memo.names)
+        states = memo.take(sums, looked_at(batch))
+        if states is None:
+            return self.policy.hidden(ids, pos, plan, sums)
+        return self.policy.hidden_above(states, pos, plan)
 
     def _step(self, lr: float, skipped: str) -> tuple[float, str]:
         """Clip, then step and bump the version under the gate: gradient norm, and why nothing was done."""

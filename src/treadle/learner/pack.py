@@ -29,6 +29,7 @@ from torch import Tensor
 from treadle.algorithms.credit import Collapsed
 from treadle.algorithms.losses import LossTerms
 from treadle.learner.weave import Strand, weave
+from treadle.models.memo import LANES, Names, Sums
 from treadle.trajectory.forest import Forest, Index
 
 
@@ -106,6 +107,28 @@ def pack(
         paid[order] = True
         packs.append(_lay_out(forest, strands, denominator, order, owned))
     return packs
+
+
+def named(batch: PackedBatch, names: Names) -> Sums:
+    """The names of all tokens' contexts: [T, 2]."""
+    ids = batch.ids.numpy()
+    sums = np.zeros((len(ids), LANES), dtype=np.uint64)
+    for node in batch.nodes:
+        stop = node.start + node.length
+        before = None
+        if node.parent >= 0:
+            above = batch.nodes[node.parent]
+            before = sums[above.start + above.length - 1]
+        start = int(batch.pos[node.start])
+        sums[node.start : stop] = names.sums(ids[node.start : stop], start=start, before=before)
+    return sums
+
+
+def looked_at(batch: PackedBatch) -> NDArray[np.bool_]:
+    """[T] whether a token's state matters: somebody behind it sees it, or an edge begins at it."""
+    out: NDArray[np.bool_] = batch.end.numpy() > np.arange(batch.tokens) + 1
+    out[batch.src.numpy()] = True
+    return out
 
 
 class _Tree:

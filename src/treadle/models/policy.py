@@ -17,17 +17,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import AutoConfig
 
 from treadle.core import compute
 from treadle.core.errors import ModelError
-from treadle.models.attention import AttentionPlan, register
+from treadle.models.attention import AttentionPlan, CausalPlan, register
 from treadle.models.checkpoint import copy_weights, load_module, save_module
 from treadle.models.dims import Dims
 from treadle.models.gate import Gate
 from treadle.models.linear import quicken
+from treadle.models.memo import StateMemo, Sums
 from treadle.models.proof import prove, refuse_config
 from treadle.models.source import resolve
 
@@ -38,6 +40,9 @@ DTYPES = {
     "float16": torch.float16,
 }
 """Names of the number formats that weights can be held in."""
+PROBE = 8
+"""Tokens on which the boundary of a memo is tried."""
+CLOSE = 1e-4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +83,13 @@ class Policy:
         """The reference it was loaded by."""
         self.gate = Gate()
         """Read around a forward, write around an optimiser step and its version bump."""
+        self.memo: StateMemo | None = None
+        """What frozen layers made of tokens; None when all layers train, or nobody asked for it."""
+        self._above: Any = None
+        """The layers that train, when there is a memo."""
+        self._tap: Any = None
+        self._named: Sums | None = None
+        """Names of the contexts of the forward that runs, for the memo."""
         self._version = 0
         self._weights = quicken(module)
         self._body = module.get_decoder()
@@ -118,21 +130,40 @@ class Policy:
         self._version = value
         self._weights.changed()
 
-    def hidden(self, ids: Tensor, pos: Tensor, plan: AttentionPlan) -> Tensor:
-        """Last hidden states of flat tokens. ids, pos long [T]; returns [T, hidden]. Gradients flow unless disabled."""
-        out = self._body(input_ids=ids[None], position_ids=pos[None], use_cache=False, plan=plan)
+    def hidden(self, ids: Tensor, pos: Tensor, plan: AttentionPlan, sums: Sums | None = None) -> Tensor:
+        """Last hidden states of flat tokens. ids, pos long [T]; returns [T, hidden]. Gradients flow unless disabled.
+
+        `sums`, the names of the tokens' contexts, has the memo keep the states at the boundary, if there is one.
+        """
+        self._named = sums if self.memo is not None else None
+        try:
+            out = self._body(input_ids=ids[None], position_ids=pos[None], use_cache=False, plan=plan)
+        finally:
+            self._named = None
         states: Tensor = out.last_hidden_state[0]
         return states
+
+    def hidden_above(self, states: Tensor, pos: Tensor, plan: AttentionPlan) -> Tensor:
+        """`hidden` from the states that enter the lowest layer that trains: [T, hidden] to [T, hidden]."""
+        every = self._body.layers
+        self._body.layers = self._above
+        try:
+            out = self._body(inputs_embeds=states[None], position_ids=pos[None], use_cache=False, plan=plan)
+        finally:
+            self._body.layers = every
+        found: Tensor = out.last_hidden_state[0]
+        return found
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits of hidden states. [E, hidden] -> [E, vocab], the model's own scaling and soft-cap included."""
         return self._scaling(self._head(hidden))
 
-    def train(self, top_layers: int | None) -> list[nn.Parameter]:
+    def train(self, top_layers: int | None, *, memo_tokens: int = 0) -> list[nn.Parameter]:
         """Have gradients recorded for the last `top_layers` layers and what follows them but the head, None for all.
 
-        Returns the parameters that train. Below the first of them nothing is kept for a backward and none runs. Raises
-        ModelError when the model has no list of layers, or fewer than asked for.
+        Returns the parameters that train. Below the first of them nothing is kept for a backward and none runs. With
+        `memo_tokens` a memo of so many tokens is kept at that boundary, where the model allows it. Raises ModelError
+        when the model has no list of layers, or fewer than asked for.
         """
         chosen = list(self.module.parameters())
         if top_layers is not None:
@@ -147,7 +178,25 @@ class Policy:
             parameter.requires_grad_(id(parameter) in wanted)
             if not parameter.requires_grad:
                 parameter.grad = None
+        compute.run(lambda: self._remember(0 if top_layers is None else top_layers, memo_tokens))
         return chosen
+
+    def _remember(self, top_layers: int, tokens: int) -> None:
+        """Begin a memo at the boundary below the last `top_layers` layers; none for 0 of either."""
+        if self._tap is not None:
+            self._tap.remove()
+        self.memo = self._tap = self._above = None
+        if not top_layers or not tokens or top_layers == len(self._body.layers):
+            return
+        self._above = self._body.layers[-top_layers:]
+        self._tap = self._above[0].register_forward_pre_hook(self._keep)
+        like = next(self.module.parameters()).detach()
+        if _goes_on(self, StateMemo(tokens=PROBE, width=self.dims.hidden, like=like)):
+            self.memo = StateMemo(tokens=tokens, width=self.dims.hidden, like=like)
+
+    def _keep(self, _module: nn.Module, entering: tuple[Tensor, ...]) -> None:
+        if self._named is not None and self.memo is not None and entering:
+            self.memo.put(self._named, entering[0][0])
 
     @property
     def head_weight(self) -> nn.Parameter | None:
@@ -172,7 +221,26 @@ class Policy:
         """
         with nullcontext() if self.gate.writing else self.gate.write("restore"):
             compute.run(lambda: copy_weights(self.name, Path(folder), self.module))
+            if self.memo is not None:
+                self.memo.clear()
             self.version = version
+
+
+def _goes_on(policy: Policy, memo: StateMemo) -> bool:
+    """Whether a forward from the boundary is the forward: some models do more with embeddings than pass them on."""
+    ids = torch.arange(PROBE) % policy.dims.vocab
+    device = next(policy.module.parameters()).device
+    ids, pos = ids.to(device), torch.arange(PROBE, device=device)
+    sums = memo.names.sums(ids.cpu().numpy())
+    with torch.no_grad():
+        policy.memo = memo
+        try:
+            whole = policy.hidden(ids, pos, CausalPlan(), sums)
+            states = memo.take(sums, np.ones(PROBE, dtype=bool))
+            above = None if states is None else policy.hidden_above(states, pos, CausalPlan())
+        finally:
+            policy.memo = None
+    return above is not None and torch.allclose(whole, above, rtol=CLOSE, atol=CLOSE)
 
 
 def _config(name: str, folder: Path) -> Any:

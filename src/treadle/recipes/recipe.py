@@ -91,6 +91,8 @@ class Recipe:
         if self.deterministic:
             self._refuse_timing()
             object.__setattr__(self, "engine", replace(self.engine, deterministic=True))
+        if self.engine.deterministic:
+            self._forget()
         if self.limits.temperature == 0:
             raise ConfigError(
                 f"limits.temperature=0 contradicts learner.temperature={self.learner.temperature}: greedy rollouts of "
@@ -133,6 +135,13 @@ class Recipe:
         first = 2 * host.setup_s + self.limits.generate_s  # making the environment, its reset, the first action
         last = host.step_s + (1 + host.score_retries) * host.score_s
         return max(first, last)
+
+    def _forget(self) -> None:
+        """No memo: what an engine computed differs from what the learner would in the last bits."""
+        object.__setattr__(self, "learner", replace(self.learner, memo_tokens=0))
+        if self.coldstart is not None:
+            learner = replace(self.coldstart.learner, memo_tokens=0)
+            object.__setattr__(self, "coldstart", replace(self.coldstart, learner=learner))
 
     def _refuse_timing(self) -> None:
         """Raise ConfigError for what depends on who is faster."""
