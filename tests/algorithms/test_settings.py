@@ -27,7 +27,7 @@ def test_everything_stands_in_its_table_under_its_own_name(table: Mapping[str, t
     assert {name: kind.name for name, kind in table.items()} == {name: name for name in names}
 
 
-@pytest.mark.parametrize(("key", "value"), [("eps_low", 1.0), ("eps_high", 0.0), ("dual", 1.0), ("negatives", -0.1)])
+@pytest.mark.parametrize(("key", "value"), [("eps_low", 1.0), ("eps_high", 0.0), ("dual", 1.0)])
 def test_a_clip_range_that_makes_no_sense_is_refused(key: str, value: float):
     with pytest.raises(ConfigError, match=f"ppo_clip.{key}"):
         PpoClip(**{key: value})

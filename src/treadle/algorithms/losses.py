@@ -88,9 +88,9 @@ class Nll:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PpoClip:
-    """Clipped ratio with a dual clip (1707.06347, 1912.09729; asymmetric range 2503.14476; the signs apart 2506.01347).
+    """Clipped ratio with a dual clip (1707.06347, 1912.09729; asymmetric range 2503.14476).
 
-    r = new / behaviour; gain = A+ min(r, 1 + eps_high) + negatives * A- min(max(r, 1 - eps_low), dual); the loss is
+    r = new / behaviour; gain = A+ min(r, 1 + eps_high) + A- min(max(r, 1 - eps_low), dual); the loss is
     - sum gain / denominator.
     """
 
@@ -103,18 +103,12 @@ class PpoClip:
     """The ratio of a token with a positive advantage earns nothing above 1 + eps_high."""
     dual: float | None = 3.0
     """Most ratio of a token with a negative advantage; None for no such bound."""
-    negatives: float = 1.0
-    """What negative advantages count for. With rewards of 0 and 1 and success p of a task, the positive ones are worth
-    (1 - p) and the negative ones p of the same expected gradient, so that less of them changes which tasks count, not
-    the direction. But failures are many and unlike each other: pushing off from them is where most of the noise is."""
 
     def __post_init__(self) -> None:
         if not 0 < self.eps_low < 1:
             raise ConfigError(f"ppo_clip.eps_low: got {self.eps_low}, expected 0 < eps_low < 1")
         if not self.eps_high > 0:
             raise ConfigError(f"ppo_clip.eps_high: got {self.eps_high}, expected > 0")
-        if not self.negatives >= 0:
-            raise ConfigError(f"ppo_clip.negatives: got {self.negatives}, expected >= 0")
         if self.dual is not None and not self.dual > 1:
             raise ConfigError(f"ppo_clip.dual: got {self.dual}, expected > 1 or None")
 
@@ -123,7 +117,7 @@ class PpoClip:
         ratio = _ratio(logp, terms)
         up = ratio.clamp(max=1 + self.eps_high)
         down = ratio.clamp(min=1 - self.eps_low, max=self.dual)
-        return -(terms.pos_w * up + self.negatives * terms.neg_w * down).sum() / terms.denominator
+        return -(terms.pos_w * up + terms.neg_w * down).sum() / terms.denominator
 
     def report(self, logp: Tensor, terms: LossTerms) -> dict[str, float]:
         """Shares of clipped edges, the mean ratio and the k3 estimate of KL(behaviour || new) in nats."""

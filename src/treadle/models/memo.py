@@ -69,10 +69,10 @@ class StateMemo:
 
     def put(self, sums: Sums, states: Tensor) -> None:
         """Keep states [n, width] under the names of their contexts; what is known stays."""
-        fresh = [i for i, name in enumerate(_bytes(sums)) if name not in self._places]
-        names = _bytes(sums[fresh])
+        names = _bytes(sums)
+        fresh = [i for i, name in enumerate(names) if name not in self._places]
         places = []
-        for name in names:
+        for name in (names[i] for i in fresh):
             place, self._next = self._next, (self._next + 1) % len(self._held)
             old = self._held[place]
             if old is not None:
