@@ -157,8 +157,8 @@ def test_a_checkpoint_that_is_not_there_is_answered_with_what_there_is(name):
     with pytest.raises(treadle.ConfigError) as error:
         chosen_checkpoint(folder, name)
     assert str(error.value) == (
-        f"checkpoint {name!r}: there is no such folder (this run has version-000002, version-000004); expected best, "
-        "last, a version or a folder"
+        f"checkpoint {name!r}: there is no such folder (this run has version-000002, version-000004); expected end, "
+        "best, last, a version or a folder"
     )
 
 

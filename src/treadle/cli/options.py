@@ -42,6 +42,6 @@ def flat(nested: dict[str, object], prefix: str = "") -> dict[str, object]:
 def add_checkpoint(command: argparse.ArgumentParser) -> None:
     """`--checkpoint`."""
     command.add_argument(
-        "--checkpoint", default="last", metavar="WHICH",
-        help="weights to use: last (default), best, a version of the run, or a folder",
+        "--checkpoint", default="end", metavar="WHICH",
+        help="weights to use: end (default: what the run ended with), best, last, a version of the run, or a folder",
     )

@@ -37,6 +37,7 @@ class PlainLines:
             "update.skipped": _skipped,
             "checkpoint.saved": lambda e: f"saved version {text(e, 'version')} to {text(e, 'path')}",
             "checkpoint.best": _best,
+            "run.took_back": took_back,
             "rollout.done": _failure,
             "group.dropped": _dropped,
             "breaker.opened": _breaker,
@@ -116,6 +117,14 @@ def _best(event: Event) -> str:
     return (
         f"version {text(event, 'version')} is the best so far ({text(event, 'label')}, {text(event, 'solved')}/"
         f"{text(event, 'total')} solved): its checkpoint stays"
+    )
+
+
+def took_back(event: Event) -> str:
+    """Which version a run ends with, and why not with its last."""
+    return (
+        f"taking back version {text(event, 'version')} ({text(event, 'label')}, {text(event, 'solved')}/"
+        f"{text(event, 'total')} solved): version {text(event, 'from_version')}, the last one, solved fewer"
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from treadle.core.events import Event
 from treadle.observability import tables
 from treadle.observability.facts import Evaluated, amount, duration, number, text
-from treadle.observability.lines import watchdog_line
+from treadle.observability.lines import took_back, watchdog_line
 
 if TYPE_CHECKING:  # drawing loads it
     from matplotlib.figure import Figure
@@ -29,6 +29,8 @@ class Report:
         self._ended: Event | None = None
         self._best: Event | None = None
         """The last `checkpoint.best`."""
+        self._took_back: Event | None = None
+        """`run.took_back`: the run ends with an earlier version."""
         self._updates: list[Event] = []
         self._dropped: dict[str, int] = {}
         self._endings: dict[str, int] = {}
@@ -45,6 +47,8 @@ class Report:
             self.evaluations.append(Evaluated.of(event))
         elif event.name == "checkpoint.best":
             self._best = event
+        elif event.name == "run.took_back":
+            self._took_back = event
         elif event.name in ("update.done", "update.skipped"):
             self._updates.append(event)
         elif event.name == "group.dropped":
@@ -150,6 +154,7 @@ class Report:
         return [
             "", f"Best: version {text(e, 'version')} at update {text(e, 'update')} (`{text(e, 'label')}`, "
             f"{text(e, 'solved')}/{text(e, 'total')}); its checkpoint is kept.",
+            *([] if self._took_back is None else ["", f"At the end: {took_back(self._took_back)}."]),
         ]
 
     def _families(self) -> list[str]:

@@ -75,6 +75,8 @@ seconds, `_share` is 0..1. A key is left out, or None, where there is nothing to
     checkpoint.saved    update, version, path, seconds_s
     checkpoint.best     label (of the evaluation that no version did better in), update, version, solved, total,
                         solved_share, path (it stays until another one is the best)
+    run.took_back       version (whose weights the run ends with), from_version (the last one), label (of the evaluation
+                        that no version did better in), solved, total
     wait.expired        what (who waited for what, for how long), action
     watchdog.acted      wait (who waited), for (what for), since_s (so many seconds), action ("promote" | "cancel" |
                         "shrink" | "restart")

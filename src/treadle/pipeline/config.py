@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from treadle.core.errors import ConfigError
 from treadle.pipeline.counting import InOrder
@@ -11,6 +12,8 @@ from treadle.pipeline.filters import DropEqualRewards, FilterPlan
 from treadle.pipeline.horizon import Horizon
 from treadle.pipeline.schedule import Bounds, OnStale, SchedulePlan
 from treadle.pipeline.watchdog import WatchdogConfig
+
+Finish = Literal["last", "best"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +52,9 @@ class PipelineConfig:
     evaluate_every: int = 0
     """Updates between evaluations beside training, each of one version: no update begins while one runs. 0 evaluates
     only before and after. Where they are made, the checkpoint that did best on them stays, the earliest of equals."""
+    finish: Finish = "last"
+    """What a run ends with: the `last` version, or the `best` one that `validation` measured, whose weights are taken
+    back when the updates are over. Training that does harm then costs its time and nothing else."""
     save_every: int = 0
     """Updates between checkpoints; 0 saves only at the end."""
     keep_checkpoints: int = 1

@@ -1,6 +1,6 @@
 """Held-out evaluation: raw counts, intervals, one pinned version.
 
-Tasks 0..N-1 of the held-out split, one rollout each, the same tasks and the same streams at every evaluation, so that
+N tasks of the held-out split, one rollout each, the same tasks and the same streams at every evaluation, so that
 two evaluations differ by the policy alone. Nobody updates the policy while one runs; that every token was sampled by
 the version it began with, on KV of that version, is checked and not assumed. Rollouts that failed for reasons that are
 not the policy's are retried and, if that does not help, counted apart: they are neither solved nor unsolved. An
@@ -76,6 +76,8 @@ class EvaluationConfig:
     untouched_tasks: int | None = None
     """Tasks of the evaluation of the untouched model; None means `tasks`."""
     split: str = "heldout"
+    first: int = 0
+    """Number of the first task in the split: what chooses a version should be played by nothing else."""
     temperature: float = 0.0
     """0 decodes greedily."""
     at_once: int = 64
@@ -85,6 +87,8 @@ class EvaluationConfig:
         for key in ("tasks", "at_once"):
             if getattr(self, key) < 1:
                 raise ConfigError(f"evaluation.{key}: got {getattr(self, key)}, expected >= 1")
+        if self.first < 0:
+            raise ConfigError(f"evaluation.first: got {self.first}, expected >= 0")
         if not 0 <= self.temperature < math.inf:
             raise ConfigError(f"evaluation.temperature: got {self.temperature}, expected >= 0, where 0 is greedy")
 
@@ -174,12 +178,10 @@ class Evaluator:
         """
         clock = self.player.clock
         began, version = clock.now(), self.version()
-        size = size_of(self.taskset, self.config.split)
-        count = tasks or self.config.tasks
-        count = count if size is None else min(count, size)
+        first, count = self.config.first, self._count(tasks or self.config.tasks)
         self.ledger.tell("stage.started", {"stage": "evaluation", "label": label, "total": count})
         tally = _Tally(label=label, expected=count)
-        numbers = iter(range(count))
+        numbers = iter(range(first, first + count))
         with first_error():
             async with asyncio.TaskGroup() as workers:
                 for _ in range(min(self.config.at_once, count)):
@@ -196,6 +198,15 @@ class Evaluator:
         self.ledger.tell("evaluation.done", result.values(update))
         self.ledger.tell("stage.done", {"stage": "evaluation", "label": label, "seconds_s": result.seconds})
         return result
+
+    def _count(self, asked: int) -> int:
+        """How many tasks there are to play. Raises ConfigError when the split ends before the first of them."""
+        size, first = size_of(self.taskset, self.config.split), self.config.first
+        if size is not None and first >= size:
+            raise ConfigError(
+                f"evaluation.first: got {first}, but the split {self.config.split!r} has {size} tasks; expected fewer"
+            )
+        return asked if size is None else min(asked, size - first)
 
     async def _work(self, numbers: Iterator[int], tally: _Tally, version: int) -> None:
         for number in numbers:  # shared by all workers: each takes the next

@@ -1,4 +1,6 @@
-"""Which checkpoint of a run is meant: `best`, `last`, a version, or any folder with weights.
+"""Which checkpoint of a run is meant: its `end`, `best`, `last`, a version, or any folder with weights.
+
+The end is what the run ended with: the best one with `pipeline.finish=best`, else the last.
 
 The best one follows from the run's evaluations (`pipeline.best`): the ledger says which version it is, its folder must
 still be there.
@@ -13,17 +15,21 @@ from pathlib import Path
 
 from treadle.core.errors import ConfigError
 from treadle.pipeline.best import best_of
+from treadle.pipeline.config import Finish
 from treadle.pipeline.evaluation import Evaluation
 from treadle.recipes.folder import RunFolder
 from treadle.trajectory.store import read_events
 
+END = "end"
 VERSION = re.compile(r"(?:version-)?([0-9]{1,9})")
 """`7`, `version-7`, `version-000007`."""
 
 
-def chosen_checkpoint(folder: RunFolder, which: str | Path) -> Path:
+def chosen_checkpoint(folder: RunFolder, which: str | Path, *, finish: Finish = "last") -> Path:
     """The checkpoint that `which` names. Raises ConfigError saying which ones there are."""
     name = str(which)
+    if name == END:
+        name = finish
     if name == "best":
         return _best(folder)
     if name == "last":
@@ -41,7 +47,8 @@ def chosen_checkpoint(folder: RunFolder, which: str | Path) -> Path:
         if os.path.isdir(path):  # unlike Path.is_dir it takes names that no file can have
             return path
     raise ConfigError(
-        f"checkpoint {name!r}: there is no such folder ({_held(folder)}); expected best, last, a version or a folder"
+        f"checkpoint {name!r}: there is no such folder ({_held(folder)}); expected end, best, last, a version or a "
+        "folder"
     )
 
 

@@ -129,6 +129,8 @@ def _refuse_empty(recipe: Recipe, taskset: Taskset) -> None:
         used["coldstart.demonstrations.split"] = recipe.coldstart.demonstrations.split
     if recipe.evaluation is not None:
         used["evaluation.split"] = recipe.evaluation.split
+    if recipe.validation is not None:
+        used["validation.split"] = recipe.validation.split
     for key, split in used.items():
         try:
             size = size_of(taskset, split)

@@ -21,7 +21,7 @@ from treadle.observability import JsonlExport, LiveView, PlainLines, Report
 from treadle.pipeline.evaluation import Evaluation
 from treadle.recipes.blocking import Brake, block
 from treadle.recipes.catalog import find
-from treadle.recipes.chosen import chosen_checkpoint
+from treadle.recipes.chosen import END, chosen_checkpoint
 from treadle.recipes.compose import compose
 from treadle.recipes.folder import RunFolder
 from treadle.recipes.recipe import Recipe
@@ -80,11 +80,11 @@ def resolve(
 
 
 def evaluate(
-    run: Recipe | str | Path, *, checkpoint: str | Path = "last", tasks: int | None = None,
+    run: Recipe | str | Path, *, checkpoint: str | Path = END, tasks: int | None = None,
     temperature: float | None = None, view: str = "none",
 ) -> Evaluation:
-    """Held-out tasks. `run` is a run folder, whose `checkpoint` (`best`, `last`, a version or a folder) is evaluated,
-    or a recipe, whose untouched model is. `temperature` is the recipe's unless it is given; 0 is greedy.
+    """Held-out tasks. `run` is a run folder, whose `checkpoint` (`end`, `best`, `last`, a version or a folder) is
+    evaluated, or a recipe, whose untouched model is. `temperature` is the recipe's unless it is given; 0 is greedy.
 
     Raises ConfigError when the folder is no run, when its recipe cannot be found again, or has no evaluation, and
     KeyboardInterrupt when it was stopped.
@@ -106,7 +106,7 @@ def evaluate(
 
 def rollout(
     run: Recipe | str | Path, *, task: int = 0, split: str = "heldout", temperature: float | None = None,
-    checkpoint: str | Path = "last", listeners: Sequence[Listener] = (),
+    checkpoint: str | Path = END, listeners: Sequence[Listener] = (),
 ) -> Played:
     """Play one task once. Raises ConfigError when the taskset has no such task, KeyboardInterrupt when stopped."""
     recipe, weights = _restored(run, checkpoint)
@@ -149,7 +149,7 @@ def _restored(run: Recipe | str | Path, checkpoint: str | Path) -> tuple[Recipe,
         run = Path(run)
     if isinstance(run, Recipe) or (isinstance(run, str) and not Path(run).is_dir()):
         recipe = run if isinstance(run, Recipe) else _named(run)
-        if checkpoint == "last":
+        if checkpoint in (END, "last"):
             return recipe, None
         if not Path(checkpoint).is_dir():
             raise ConfigError(
@@ -158,7 +158,7 @@ def _restored(run: Recipe | str | Path, checkpoint: str | Path) -> tuple[Recipe,
             )
         return recipe, Path(checkpoint)
     recipe = recipe_of(run)
-    return recipe, chosen_checkpoint(RunFolder.existing(run), checkpoint)
+    return recipe, chosen_checkpoint(RunFolder.existing(run), checkpoint, finish=recipe.pipeline.finish)
 
 
 def _begin(

@@ -77,6 +77,9 @@ class Recipe:
     pipeline: PipelineConfig = field(default_factory=PipelineConfig)
     evaluation: EvaluationConfig | None = field(default_factory=EvaluationConfig)
     """None never evaluates."""
+    validation: EvaluationConfig | None = None
+    """Tasks that choose the best version: before the first update, after every `pipeline.evaluate_every`, and after the
+    last. The held-out ones are then played only before and after. None chooses by those of `evaluation`."""
     deterministic: bool = False
     """Equal runs on one machine end with equal weights, to the last bit, undisturbed or killed and resumed. Turns
     `engine.deterministic` on; the environment must call itself deterministic, or answer from a cassette."""
@@ -116,7 +119,12 @@ class Recipe:
             )
         if self.pipeline.horizon is not None:
             self.pipeline.horizon.require(self.limits)
-        if self.pipeline.evaluate_every and self.evaluation is None:
+        if self.pipeline.finish == "best" and (self.validation is None or not self.pipeline.evaluate_every):
+            raise ConfigError(
+                "pipeline.finish='best' needs pipeline.evaluate_every and validation: a version that held-out tasks "
+                "chose looks better on them than it is; set both, or pipeline.finish='last'"
+            )
+        if self.pipeline.evaluate_every and self.evaluation is None and self.validation is None:
             raise ConfigError(
                 f"pipeline.evaluate_every={self.pipeline.evaluate_every} contradicts evaluation=None: nothing says "
                 "what to evaluate; set evaluation.tasks, or pipeline.evaluate_every=0"

@@ -45,10 +45,9 @@ from treadle.learner.learner import Learner
 from treadle.learner.publisher import Publisher
 from treadle.models.policy import Policy
 from treadle.observability.shield import Shield
-from treadle.pipeline.best import best_of
 from treadle.pipeline.checkpoints import Checkpoints, Mark, begin_at
 from treadle.pipeline.coldstart import ColdStart
-from treadle.pipeline.evaluation import Evaluation, Evaluator
+from treadle.pipeline.evaluation import Evaluation, EvaluationConfig, Evaluator
 from treadle.pipeline.first_error import first_error
 from treadle.pipeline.heartbeat import heartbeat
 from treadle.pipeline.ledger import Ledger
@@ -57,9 +56,9 @@ from treadle.pipeline.past import Past
 from treadle.pipeline.placebo import PermuteRewards
 from treadle.pipeline.trainer import BlockingThread, LearnerTrainer
 from treadle.pipeline.watchdog import remedy
-from treadle.recipes.chosen import held_best
 from treadle.recipes.engines import first_load, make_engine
 from treadle.recipes.folder import RunFolder
+from treadle.recipes.measures import Measures
 from treadle.recipes.recipe import ColdStartPlan, Recipe
 from treadle.recipes.resume import load_weights
 from treadle.rendering.renderer import Renderer
@@ -128,10 +127,13 @@ class Run:
             recipe.engine, tools.policy, clock=tools.clock, decode=tools.renderer.decode,
             restarts=recipe.pipeline.watchdog.restarts, restarted=self._restarted,
         )
-        self.evaluations = {found.label: found for found in map(Evaluation.of, self.past.evaluations)}
         self.ledger = Ledger(
             Fanout(self.store, *map(Shield, listeners)), meter=StageMeter(tools.clock), rewards=recipe.rewards,
             past=self.past,
+        )
+        self.measures = Measures(
+            recipe, folder, ledger=self.ledger, version=lambda: tools.policy.version, play=self._evaluate,
+            restore=self._take, past=self.past.evaluations,
         )
         self.thread = BlockingThread()
         self._seed = Stream(recipe.seed)
@@ -140,8 +142,6 @@ class Run:
         """Batches that reinforcement learning took."""
         self._stopping = False
         self._stop_stage: Callable[[], object] = lambda: None
-        self._saver: Checkpoints | None = None
-        """Saves what the stage that trained last has learned; None before anything was trained."""
         self._begin: tuple[Path | None, Mark] = (None, Mark())
         """The checkpoint that training began at, and where it stood."""
         self._trainer: LearnerTrainer | None = None
@@ -194,7 +194,7 @@ class Run:
         self._tell("run.done", began, reason=reason, updates=self._updates)
         return RunResult(
             folder=self.folder.path, reason=reason, version=self.tools.policy.version,
-            evaluations=dict(self.evaluations), checkpoint=self.folder.newest_checkpoint, best=self._held_best(),
+            evaluations=dict(self.measures.found), checkpoint=self.folder.newest_checkpoint, best=self.measures.best,
         )
 
     async def evaluate(self, label: str, *, update: int = 0, tasks: int | None = None) -> Evaluation | None:
@@ -202,20 +202,19 @@ class Run:
 
         A label that was evaluated already is not evaluated again.
         """
-        config = self.recipe.evaluation
-        if label in self.evaluations:
-            return self.evaluations[label]
-        if config is None or self._stopping:
+        return await self.measures.held_out(label, update=update, tasks=tasks)
+
+    async def _evaluate(
+        self, config: EvaluationConfig, label: str, update: int, tasks: int | None
+    ) -> Evaluation | None:
+        if self._stopping:
             return None
         limits = replace(self.recipe.limits, temperature=config.temperature)
         evaluator = Evaluator(
             self.tools.taskset, self._players(1, limits, self._seed.at("evaluation")), config=config,
             version=lambda: self.tools.policy.version, ledger=self.ledger, sink=self.store,
         )
-        found = await self._stoppable(evaluator.run(label, update=update, tasks=tasks))
-        if found is not None:
-            self.evaluations[label] = found
-        return found
+        return await self._stoppable(evaluator.run(label, update=update, tasks=tasks))
 
     async def play(self, task: Task, *, temperature: float | None = None) -> Group | None:
         """One rollout of one task, as a group of one; None when a stop came first."""
@@ -240,10 +239,7 @@ class Run:
             self._trainer = None
         if self._begin[0] is None:
             self._warn(f"{self.folder.path.name} has no checkpoint to go on from: it begins again, with what is stored")
-        if self.publisher is None:
-            await self.engine.load(WeightRef(version=self.tools.policy.version))
-        else:
-            await first_load(self.engine, self.publisher, self.tools.policy, thread=self.thread)
+        await self._load()
 
     def _restore(self, checkpoint: Path, mark: Mark) -> None:
         if mark.stage == "rl":
@@ -270,12 +266,12 @@ class Run:
         await self.evaluate("untouched", tasks=recipe.evaluation.untouched_tasks if recipe.evaluation else None)
         if recipe.coldstart is not None and not self._stopping:
             await self._cold_start(recipe.coldstart)
-            await self._measure("coldstart")
+            await self.measures.stage("coldstart")
         if recipe.pipeline.updates and not self._stopping:
             await self._reinforce()
-            await self._measure("final", update=recipe.pipeline.updates)
-        if self._saver is not None:  # a version that is saved already is not saved again
-            await self._saver.save(update=0)
+            await self.measures.stage("final", update=recipe.pipeline.updates)
+        if (saver := self.measures.saver) is not None:  # a version that is saved already is not saved again
+            await saver.save(update=0)
 
     async def _cold_start(self, plan: ColdStartPlan) -> None:
         if self._begin[1].stage:  # the weights have it behind them
@@ -290,12 +286,12 @@ class Run:
             plan.training, trainer=trainer, engine=self.engine, thread=self.thread, ledger=self.ledger,
             seed=self._seed,
         )
-        self._saver = self._checkpoints(trainer)
+        saver = self.measures.saver = self._checkpoints(trainer)
         self._stop_stage = coldstart.stop
         if await coldstart.run(groups) == updates:
-            self._saver.mark = lambda: Mark(stage="coldstart")
+            saver.mark = lambda: Mark(stage="coldstart")
             if self.recipe.pipeline.save_every:
-                await self._saver.save(update=0)
+                await saver.save(update=0)
 
     async def _demonstrations(self, plan: ColdStartPlan) -> Sequence[Group] | None:
         """Correct demonstrations, the stored ones if they were all played before; None when a stop came first."""
@@ -333,9 +329,9 @@ class Run:
     async def _reinforce(self) -> None:
         recipe, algorithm = self.recipe, self.recipe.algorithm
         trainer = self._trainer or self._make_trainer()
-        self._saver = self._checkpoints(trainer)
+        saver = self.measures.saver = self._checkpoints(trainer)
         if self._trainer is not None:
-            self._saver.newest = self._begin[0]
+            saver.newest = self._begin[0]
         loop = Loop(recipe.pipeline, LoopParts(
             taskset=self.tools.taskset,
             player=self._players(
@@ -348,38 +344,46 @@ class Run:
             curriculum=recipe.pipeline.curriculum.begin(
                 self.tools.taskset, group_size=recipe.pipeline.group_size, rewards=recipe.rewards, seed=self._seed
             ),
-            checkpoints=self._saver, sink=self.store, store=self.store,
+            checkpoints=saver, sink=self.store, store=self.store,
             transform=PermuteRewards(seed=self._seed) if recipe.placebo else None,
             evaluate=self._between, begin=self._begin[1],
         ))
         clock, began = self.tools.clock, self.tools.clock.now()
         self._stop_stage = loop.stop
         self.ledger.tell("stage.started", {"stage": "rl", "label": "rl", "total": recipe.pipeline.updates})
-        self._updates = (await loop.run()).updates
+        await self.measures.validate(0)
+        self._stop_stage = loop.stop
+        if self._stopping:
+            return
+        report = await loop.run()
+        self._updates = report.updates
+        if report.reason == "done":
+            await self.measures.validate(report.updates)
+        if not self._stopping:
+            await self.measures.take_back()
         self.ledger.tell("stage.done", {"stage": "rl", "label": "rl", "seconds_s": clock.now() - began})
 
     async def _between(self, update: int) -> None:
         stage = self._stop_stage
-        await self._measure(f"update-{update}", update=update)
+        await self.measures.between(update)
         self._stop_stage = stage
         if self._stopping:
             stage()
 
-    async def _measure(self, label: str, *, update: int = 0) -> None:
-        """Evaluate the version of now; where `evaluate_every` is set and none did better, its checkpoint stays."""
-        found = await self.evaluate(label, update=update)
-        if found is None or self._saver is None or not self.recipe.pipeline.evaluate_every:
-            return
-        if found is not best_of(self.evaluations.values()) or found.version != self.tools.policy.version:
-            return
-        if await self._saver.keep_best(update=update):
-            self.ledger.tell("checkpoint.best", {
-                "label": label, "update": update, "version": found.version, "solved": found.overall.solved,
-                "total": found.overall.total, "solved_share": found.overall.share, "path": str(self._saver.best),
-            })
+    async def _take(self, checkpoint: Path) -> None:
+        """Go on with the weights of a checkpoint."""
+        await self.thread.call(
+            f"taking back {checkpoint.name}", lambda: load_weights(self.tools.policy, checkpoint),
+            deadline_s=self.recipe.pipeline.update_s,
+        )
+        await self._load()
 
-    def _held_best(self) -> Path | None:
-        return held_best(self.folder, self.evaluations.values()) if self.recipe.pipeline.evaluate_every else None
+    async def _load(self) -> None:
+        """Have the engine serve the weights of now."""
+        if self.publisher is None:
+            await self.engine.load(WeightRef(version=self.tools.policy.version))
+        else:
+            await first_load(self.engine, self.publisher, self.tools.policy, thread=self.thread)
 
     # -- parts -------------------------------------------------------------------------------------------------
 
@@ -396,7 +400,7 @@ class Run:
             self.folder.checkpoints, trainer=trainer, thread=self.thread, ledger=self.ledger,
             keep=self.recipe.pipeline.keep_checkpoints, deadline_s=self.recipe.pipeline.update_s, books=self.store,
         )
-        made.best = self._held_best()
+        made.best = self.measures.best
         return made
 
     async def _stoppable(self, work: Coroutine[object, object, T]) -> T | None:
@@ -411,8 +415,8 @@ class Run:
     async def _salvage(self) -> None:
         """Save what was trained before the run failed, if the disk allows it."""
         with contextlib.suppress(TreadleError):
-            if self._saver is not None:
-                await self._saver.save(update=0)
+            if (saver := self.measures.saver) is not None:
+                await saver.save(update=0)
 
     def _restarted(self, why: str, seconds: float) -> None:
         facts = remedy("restart", wait="the run", lacks=f"its engine ({why})", seconds=seconds)
