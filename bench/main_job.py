@@ -3,6 +3,9 @@
 One process per seed runs `treadle train shell`; one more, on the first seed, is the placebo arm, in which the rewards
 of each group are dealt out at random. Every figure is read from the run folders' own records. All evaluations of all
 arms use the same held-out tasks and the same decoding.
+
+A run ends with the version that its validation chose. Dealing rewards out within a group changes no group's mean, so
+validation, whose groups are single rollouts, sees the same in the placebo arm: its last version is evaluated, too.
 """
 
 from __future__ import annotations
@@ -74,7 +77,10 @@ def run(args: argparse.Namespace) -> dict[str, object]:
     stolen = steal_s()
     arms = [_arm(f"seed-{seed}", [f"seed={seed}", *args.sets], reuse=args.reuse) for seed in range(args.seeds)]
     placebo = None if args.no_placebo else _arm("placebo", ["seed=0", "placebo=true", *args.sets], reuse=args.reuse)
-    return {**record(arms, placebo), "machine": machine(), "steal_s": steal_s() - stolen}
+    out = record(arms, placebo)
+    if placebo is not None:
+        out["placebo_last_version_easy_medium"] = said(_last(placebo))
+    return {**out, "machine": machine(), "steal_s": steal_s() - stolen}
 
 
 def record(arms: Sequence[Arm], placebo: Arm | None) -> dict[str, object]:
@@ -106,12 +112,15 @@ def record(arms: Sequence[Arm], placebo: Arm | None) -> dict[str, object]:
             "rl_easy_medium": [said(count) for count in final],
             "rl_hard": [said(count) for count in _hard(arms, "final")],
             "cold_start_and_rl_s": seconds,
+            "course": [_course(arm) for arm in arms],
         },
     }
     if placebo is not None:
         before, after = placebo.count("coldstart", LEVELS), placebo.count("final", LEVELS)
         low, high = before.interval
-        out["placebo"] = {"cold_start_easy_medium": said(before), "final_easy_medium": said(after)}
+        out["placebo"] = {
+            "cold_start_easy_medium": said(before), "final_easy_medium": said(after), **_course(placebo),
+        }
         out["placebo_within_cold_start_interval"] = low <= after.share <= high
     return out
 
@@ -130,6 +139,26 @@ def _arm(name: str, sets: Sequence[str], *, reuse: bool) -> Arm:
     before = set(home.glob("shell-*"))
     subprocess.run(command, check=True, stdout=sys.stderr)
     return Arm.read((set(home.glob("shell-*")) - before).pop())
+
+
+def _last(arm: Arm) -> Count:
+    """What the arm's last version solves of the same held-out tasks, whichever version the run ended with."""
+    if arm.only("evaluation.done", label="final")["version"] == arm.only("run.done")["updates"]:
+        return arm.count("final", LEVELS)
+    asked = "import json, sys, treadle; found = treadle.evaluate(sys.argv[1], checkpoint='last'); " \
+        "print(json.dumps({name: [c.solved, c.total] for name, c in found.levels.items()}))"
+    told = subprocess.run([sys.executable, "-c", asked, str(arm.folder)], check=True, stdout=subprocess.PIPE, text=True)
+    levels = json.loads(told.stdout.strip().splitlines()[-1])
+    return pooled([Count(*levels[level]) for level in LEVELS])
+
+
+def _course(arm: Arm) -> dict[str, object]:
+    """What the tasks that choose a version said along the way, and which version the run ended with."""
+    measured = [e for e in arm.events if e["name"] == "evaluation.done" and str(e["label"]).startswith("validation-")]
+    return {
+        "validation": {str(e["update"]): said(Count(number(e["solved"]), number(e["total"]))) for e in measured},
+        "ends_with_version": number(arm.only("evaluation.done", label="final")["version"]),
+    }
 
 
 def _hard(arms: Sequence[Arm], label: str) -> list[Count]:
