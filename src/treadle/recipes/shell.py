@@ -38,7 +38,7 @@ def shell() -> Recipe:
             training=ColdStartConfig(epochs=3, demonstrations_per_update=4),
             learner=LearnerConfig(lr=1e-4, schedule="linear", top_layers=15, tokens_per_pack=640),
         ),
-        learner=LearnerConfig(lr=6e-5, warmup_updates=4, schedule="linear", top_layers=10, tokens_per_pack=640),
+        learner=LearnerConfig(lr=8e-5, warmup_updates=4, schedule="linear", top_layers=10, tokens_per_pack=640),
         pipeline=PipelineConfig(
             group_size=16, groups_per_update=8, updates=72, curriculum=ByDifficulty(floor=0.05), evaluate_every=12,
             finish="best",
