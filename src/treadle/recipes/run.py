@@ -56,7 +56,7 @@ from treadle.pipeline.loop import Loop, LoopParts, default_filters
 from treadle.pipeline.past import Past
 from treadle.pipeline.placebo import PermuteRewards
 from treadle.pipeline.trainer import BlockingThread, LearnerTrainer
-from treadle.pipeline.watchdog import remedy
+from treadle.pipeline.watchdog import Silence, remedy
 from treadle.recipes.chosen import held_best
 from treadle.recipes.engines import first_load, make_engine
 from treadle.recipes.folder import RunFolder
@@ -211,6 +211,7 @@ class Run:
         evaluator = Evaluator(
             self.tools.taskset, self._players(1, limits, self._seed.at("evaluation")), config=config,
             version=lambda: self.tools.policy.version, ledger=self.ledger, sink=self.store,
+            silent_s=self.recipe.pipeline.watchdog.rollout_s,
         )
         found = await self._stoppable(evaluator.run(label, update=update, tasks=tasks))
         if found is not None:
@@ -226,7 +227,8 @@ class Run:
             admitted_version=self.tools.policy.version,
         )
         players = self._players(1, limits, self._seed.at("rollout"))
-        return await self._stoppable(players.play(Group(key, sink=self.store), task))
+        silence = Silence(self.recipe.pipeline.watchdog.rollout_s, player=players, ledger=self.ledger)
+        return await self._stoppable(silence.over(players.play(Group(key, sink=self.store), task)))
 
     # -- stages ------------------------------------------------------------------------------------------------
 
