@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from treadle.core.events import Event
-from treadle.observability.facts import Evaluated, amount, counted, duration, listed, number, text, whole
+from treadle.observability.facts import Evaluated, amount, counted, duration, listed, number, taped, text, whole
 
 STAGES = {
     "evaluation": "evaluating", "demonstrations": "playing demonstrations", "coldstart": "cold start",
@@ -44,7 +44,7 @@ class PlainLines:
             "wait.expired": lambda e: f"{text(e, 'what')}; {text(e, 'action')}",
             "watchdog.acted": watchdog_line,
             "run.stopping": _stopping,
-            "run.done": lambda e: f"{text(e, 'reason')} after {duration(number(e, 'seconds_s'))}",
+            "run.done": _done,
         }
 
     def emit(self, event: Event) -> None:
@@ -156,6 +156,11 @@ def _counts(event: Event) -> str:
 def _stopping(event: Event) -> str:
     """The run itself says that it stops; that the loop stops too is no news."""
     return "" if "update" in event.values else f"stopping: {text(event, 'reason')}; once more ends at once"
+
+
+def _done(event: Event) -> str:
+    tape = taped([event])
+    return f"{text(event, 'reason')} after {duration(number(event, 'seconds_s'))}{f'; {tape}' if tape else ''}"
 
 
 def _failure(event: Event) -> str:

@@ -32,6 +32,7 @@ EVALUATIONS = 8
 NOTES = (
     "run.started", "run.resumed", "replayed.update.done", "coldstart.demos", "rollout.done", "group.dropped",
     "wait.expired", "watchdog.acted", "run.stopping", "checkpoint.saved", "checkpoint.best",
+    "run.done",
 )
 """Events whose plain line is printed above the view."""
 

@@ -81,4 +81,8 @@ seconds, `_share` is 0..1. A key is left out, or None, where there is nothing to
     run.stopping        reason, and update where reinforcement learning stops
     run.done            reason ("done" | "interrupted"), updates (done), version, seconds_s, peak_rss_gb
     run.failed          type, message (of the error), version, seconds_s, peak_rss_gb
+
+The last two count what was done with a cassette since the run began or was resumed, where there is one:
+cassette.recorded (answers that are new on it), cassette.differing (those of them that are unlike the first answer to
+the same history), cassette.replayed, cassette.missed (answers that were asked for and are not on it).
 """

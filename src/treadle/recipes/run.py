@@ -432,5 +432,15 @@ class Run:
     def _tell(self, name: str, began: float, **facts: Value) -> None:
         self.ledger.tell(name, {
             **facts, "version": self.tools.policy.version, "seconds_s": self.tools.clock.now() - began,
-            "peak_rss_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
+            "peak_rss_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, **self._taped(),
         })
+
+    def _taped(self) -> dict[str, Value]:
+        """What was done with the cassette since the run began, or went on; nothing where there is none."""
+        if self.tools.cassette is None:
+            return {}
+        counts = self.tools.cassette.counts
+        return {
+            "cassette.recorded": counts.kept, "cassette.replayed": counts.found, "cassette.missed": counts.missing,
+            "cassette.differing": counts.differing,
+        }
