@@ -145,9 +145,10 @@ def _skipped(event: Event) -> str:
 def _counts(event: Event) -> str:
     """Why groups were dropped, which rollouts do not train, which tasks the curriculum passed over; as far as told."""
     dropped, left_out, pools = (counted(event, prefix) for prefix in ("dropped.", "masked.", "pools."))
-    skipped = whole(event, "skipped_tasks")
+    skipped, too_old = whole(event, "skipped_tasks"), whole(event, "stale_tokens")
     parts = [
         f"dropped: {listed(dropped)}" if dropped else "", f"rollouts left out: {listed(left_out)}" if left_out else "",
+        f"tokens too old to train: {too_old}" if too_old else "",
         f"tasks passed over: {skipped}" if skipped or pools else "", f"kinds: {listed(pools)}" if pools else "",
     ]
     return "".join(f"  {part}" for part in parts if part)

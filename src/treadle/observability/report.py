@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from treadle.core.events import Event
 from treadle.observability import tables
-from treadle.observability.facts import Evaluated, amount, duration, number, taped, text
+from treadle.observability.facts import Evaluated, amount, duration, number, taped, text, whole
 from treadle.observability.lines import watchdog_line
 
 if TYPE_CHECKING:  # drawing loads it
@@ -133,6 +133,8 @@ class Report:
             lines += [f"| rollouts that ended {ending} | {count} |" for ending, count in sorted(self._endings.items())]
             lines += [f"| rollouts left out of training: {cell(why)} | {count} |" for why, count in masked.items()]
             lines += [f"| groups dropped: {reason} | {count} |" for reason, count in sorted(self._dropped.items())]
+            too_old = sum(whole(event, "stale_tokens") for event in self._updates)
+            lines += [f"| tokens too old to train | {too_old} |"] if too_old else []
         return lines
 
     def _course(self) -> list[str]:
