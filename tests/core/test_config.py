@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treadle.core.config import apply, did_you_mean, flatten, read_sets, read_toml, to_toml
+from treadle.core.config import apply, did_you_mean, flatten, read_sets, read_toml, to_toml, unset
 from treadle.core.errors import ConfigError
 
 
@@ -90,6 +90,18 @@ def test_a_text_is_read_by_the_type_of_its_field() -> None:
     assert got.learner == Learner(lr=3e-5, betas=(0.8, 0.9), schedule="linear", warmup=1000)
     assert (got.seed, got.colour, got.folder, got.layers, got.fast) == (7, Colour.BLUE, Path("/tmp/x"), (1, 2), True)
     assert got.name == "5"
+
+
+def test_what_nobody_sets_is_the_default_of_its_field_whatever_the_config_holds() -> None:
+    held = Whole(learner=Learner(lr=0.5), extra=Range(low=3), rule=Rloo(), seed=9)
+    assert unset(held, "learner.lr") == {"learner.lr": 1e-5}
+    assert unset(held, "reach") == {"reach.low": 0, "reach.high": 10}
+    assert unset(held, "extra") == {"extra": None}
+    assert unset(held, "extra.low") == {"extra.low": 0}
+    assert unset(held, "rule", names=NAMES) == {"rule": "grpo", "rule.std": True}
+    for key in ("learner.gone", "gone.lr", "name.lr"):
+        with pytest.raises(ConfigError, match=f"{key}: it has no default"):
+            unset(held, key)
 
 
 def test_no_override_gives_the_same_object() -> None:

@@ -31,6 +31,14 @@ def test_a_line_says_why_groups_were_dropped_and_what_was_left_out():
     )
 
 
+def test_tokens_that_were_too_old_to_train_are_said_where_there_are_any(tmp_path):
+    old = event(update=2, stale_tokens=30)
+    assert line(old).endswith("  tokens too old to train: 30")
+    assert "too old" not in line(event(update=1, stale_tokens=0))
+    report = written(tmp_path, event("group.dropped", reason="overlong"), old, event(update=3, stale_tokens=12))
+    assert "| tokens too old to train | 42 |" in report
+
+
 def test_an_empty_batch_says_the_same():
     assert line(event("update.skipped", update=1, updates=9, dropped=8, dropped__zero_variance=8)) == (
         "update 1/9  no group left to train (8 dropped, solved -)  dropped: zero_variance 8"

@@ -3,7 +3,7 @@
 import pytest
 
 from treadle.core.events import Event
-from treadle.observability.facts import amount, duration, number, printable, text, whole
+from treadle.observability.facts import amount, duration, number, printable, taped, text, whole
 from treadle.observability.shield import Shield
 
 
@@ -33,6 +33,15 @@ def test_only_numbers_are_numbers(value, as_number, as_whole):
 
 def test_what_is_missing_is_none_nothing_or_a_dash():
     assert (number(event(), "k"), whole(event(), "k"), text(event(), "k"), amount(None)) == (None, 0, "", "-")
+
+
+def test_a_cassette_is_summed_up_over_all_sittings_of_a_run():
+    first = {"cassette.recorded": 7, "cassette.differing": 0, "cassette.replayed": 0, "cassette.missed": 0}
+    second = {"cassette.recorded": 2, "cassette.differing": 1, "cassette.replayed": 5, "cassette.missed": 2}
+    ends = [Event(name="run.done", at=0.0, values=values) for values in (first, {"reason": "killed"}, second)]
+    assert taped(ends) == "cassette: 9 answers recorded, 1 unlike the first to the same history, 5 replayed, 2 missed"
+    assert taped(ends[:1]) == "cassette: 7 answers recorded, 0 replayed, 0 missed"
+    assert taped(ends[1:2]) == ""
 
 
 def test_control_characters_are_made_visible():

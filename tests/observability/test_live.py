@@ -60,6 +60,7 @@ def test_failures_and_checkpoints_scroll_above_the_view_and_stay(told, console):
     text = console.file.getvalue()
     assert r"rollout t000001.0.0 failed (env, RuntimeError): this world is broken \x1b[31m" in text
     assert "saved version 3 to runs/shell-1/checkpoints/version-000003" in text
+    assert "done after 2 min 05 s" in text
 
 
 def test_strange_events_are_taken(strange, console):

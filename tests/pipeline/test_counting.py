@@ -273,6 +273,9 @@ def test_under_mask_a_group_trains_without_the_rollouts_that_are_too_old(bench):
     assert all(staleness <= 1 for _, staleness, _ in trained)
     assert [actors for _, _, actors in trained] == [{0, 1, 2, 3}] * 3 + [{1, 2, 3}]
     assert [len(rewards) for batch in bench.trainer.batches for rewards in batch["rewards"]] == [4, 4, 4, 4]
+    (tokens,) = [end["tokens"] for end in bench.ears.named("rollout.done") if end["rollout"] == "t000000.0.0"]
+    assert [update["stale_tokens"] for update in bench.ears.named("update.done")] == [0, 0, 0, tokens]
+    assert tokens > 0
 
 
 def mixed(turn):

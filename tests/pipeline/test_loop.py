@@ -315,6 +315,15 @@ def test_evaluations_between_updates_see_one_version(bench):
     assert seen == [(2, 2, 2), (4, 4, 4)]
 
 
+def test_every_version_that_the_engine_was_given_is_told(bench):
+    bench.set(updates=3).run()
+    told = bench.ears.named("weights.published")
+    assert [(e["update"], e["version"]) for e in told] == [(1, 1), (2, 2), (3, 3)]
+    assert all(e["seconds_s"] >= 0 for e in told)
+    names = bench.ears.names()
+    assert names.index("update.started") < names.index("weights.published") < names.index("update.done")
+
+
 def test_an_update_tells_rates_idle_shares_and_counts(bench):
     bench.run()
     first = bench.ears.named("update.done")[0]

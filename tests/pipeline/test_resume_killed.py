@@ -22,7 +22,7 @@ KILLS = {
 
 ONCE = (
     ("group.admitted", "ticket"), ("group.trained", "ticket"), ("rollout.done", "rollout"), ("batch.taken", "update"),
-    ("update.done", "update"), ("update.skipped", "update"),
+    ("update.done", "update"), ("update.skipped", "update"), ("weights.published", "update"),
 )
 
 

@@ -8,6 +8,7 @@ from words_recipe import UnsureEnv, WordEnv, words
 
 import treadle
 from treadle import CassetteConfig
+from treadle.cli.main import main
 
 SAVED = ("model/model.safetensors", "optimiser.safetensors", "learner.json")
 TAPE = Path("tape.db")
@@ -73,6 +74,52 @@ def test_a_cassette_that_does_not_go_far_enough_is_completed_by_the_world():
 
     assert whole.reason == again.reason == "done"
     assert bits(whole) == bits(again)
+
+
+def counts(ears):
+    (end,) = ears.named("run.done") or ears.named("run.failed")
+    return {key.removeprefix("cassette."): value for key, value in end.items() if key.startswith("cassette.")}
+
+
+def told_in(folder, capsys):
+    """What report and `show` say of the cassette."""
+    capsys.readouterr()
+    assert main(["show", str(folder), "--most", "1"]) == 0
+    shown = capsys.readouterr().out.splitlines()[-1]
+    report = next(line for line in (folder / "report.md").read_text().splitlines() if line.startswith("Cassette"))
+    return shown, report
+
+
+def test_a_run_says_how_many_answers_it_recorded_replayed_and_missed(ears, capsys):
+    result = treadle.train(recipe("record"), listeners=[ears], view="none")
+    recorded = counts(ears)
+    assert recorded["recorded"] > recorded["differing"] > 0
+    assert (recorded["replayed"], recorded["missed"]) == (0, 0)
+    facts = f"{recorded['recorded']} answers recorded, {recorded['differing']} unlike the first to the same history"
+    assert told_in(result.folder, capsys) == (
+        f"(cassette: {facts}, 0 replayed, 0 missed)", f"Cassette: {facts}, 0 replayed, 0 missed.",
+    )
+
+    again = type(ears)()
+    result = treadle.train(recipe("strict"), listeners=[again], view="lines")
+    played = counts(again)
+    assert (played["recorded"], played["differing"], played["missed"]) == (0, 0, 0)
+    assert played["replayed"] >= recorded["recorded"]
+    end = capsys.readouterr().out
+    assert f"; cassette: 0 answers recorded, {played['replayed']} replayed, 0 missed\n" in end
+
+
+def test_a_run_that_fails_for_want_of_answers_says_how_many(ears):
+    treadle.train(recipe("record"), view="none")
+    with pytest.raises(treadle.TreadleError):
+        treadle.train(replace(recipe("strict"), seed=1), listeners=[ears], view="none")
+    assert counts(ears)["missed"] > 0
+
+
+def test_a_run_without_a_cassette_says_nothing_of_one(ears):
+    result = treadle.train(words(epochs=0, updates=1, evaluation=0), listeners=[ears], view="none")
+    assert counts(ears) == {}
+    assert "assette" not in (result.folder / "report.md").read_text()
 
 
 def test_a_world_without_promise_is_told_of_the_cassette():

@@ -5,9 +5,11 @@ from dataclasses import fields
 import pytest
 from words_recipe import words
 
-from treadle import ConfigError
+from treadle import ConfigError, evaluate
 from treadle.core.config import read_toml
+from treadle.pipeline.evaluation import Evaluator
 from treadle.pipeline.watchdog import WatchdogConfig
+from treadle.recipes import run
 from treadle.recipes.resume import FREE
 
 
@@ -38,6 +40,19 @@ def test_what_is_printed_is_taken_back(tmp_path):
     taken = words().changed(read_toml(tmp_path / "printed.toml")).pipeline
     assert taken == recipe.pipeline
     assert (taken.watchdog.promote_s, taken.watchdog.shrink_s) == (30.0, None)
+
+
+def test_evaluations_bear_silence_as_long_as_the_recipe_says(monkeypatch):
+    told = []
+
+    class Told(Evaluator):
+        def __init__(self, *args, silent_s, **parts):
+            told.append(silent_s)
+            super().__init__(*args, silent_s=silent_s, **parts)
+
+    monkeypatch.setattr(run, "Evaluator", Told)
+    evaluate(words(epochs=0).changed({"pipeline.watchdog.rollout_s": 1234}), tasks=1)
+    assert told == [1234.0]
 
 
 def test_how_long_silence_is_borne_may_change_in_the_middle_of_a_run():

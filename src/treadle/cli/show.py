@@ -32,8 +32,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(database: Path, args: argparse.Namespace) -> int:
-    from treadle.observability.facts import printable
-    from treadle.trajectory.store import read_rollouts
+    from treadle.observability.facts import printable, taped
+    from treadle.trajectory.store import read_events, read_rollouts
 
     shown: list[str] = []
     for key, rollout in read_rollouts(database):
@@ -47,6 +47,8 @@ def _list(database: Path, args: argparse.Namespace) -> int:
         print(line)
     if len(shown) > args.most > 0:
         print(f"({len(shown) - args.most} more before these; --most N)")
+    if tape := taped(read_events(database, prefix="run.")):
+        print(f"({tape})")
     return 0
 
 

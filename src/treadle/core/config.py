@@ -24,7 +24,7 @@ import difflib
 import json
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
@@ -54,6 +54,23 @@ def flatten(config: object, *, names: Names | None = None) -> dict[str, object]:
     out: dict[str, object] = {}
     _flatten(config, "", names or {}, out)
     return out
+
+
+def unset(config: object, key: str, *, names: Names | None = None) -> dict[str, object]:
+    """What the field at a dotted key, and what is below it, flatten to when nobody sets them.
+
+    Raises ConfigError when there is no such field, or it has no default.
+    """
+    above, _, name = key.rpartition(".")
+    owner = _at(config, above)
+    found = [f for f in fields(owner) if f.name == name] if _is_section(owner) else []
+    for f in found:
+        value = f.default if f.default_factory is MISSING else f.default_factory()
+        if value is not MISSING:
+            out: dict[str, object] = {}
+            _flatten_field(key, _hints(type(owner))[name], value, names or {}, out)
+            return out
+    raise ConfigError(f"{key}: it has no default, expected a value")
 
 
 def to_toml(config: object, *, names: Names | None = None) -> str:
@@ -271,19 +288,30 @@ def _wrong(key: str, value: object, expected: str) -> ConfigError:
 
 def _flatten(config: Any, key: str, names: Names, out: dict[str, object]) -> None:
     for name, hint in _hints(type(config)).items():
-        path, value = f"{key}.{name}" if key else name, getattr(config, name)
-        if _several(hint, names) is not None:
-            out[path] = [_name(one) for one in value]
-            for one in filter(_is_section, value):
-                _flatten(one, f"{path}.{_name(one)}", names, out)
-            continue
-        table = _table(hint, names)
-        if table is not None and value is not None:
-            out[path] = next((n for n, make in table.items() if make is type(value)), None) or _name(value)
-        if _is_section(value):
-            _flatten(value, path, names, out)
-        elif table is None or value is None:
-            out.update(_plain(path, value))
+        _flatten_field(f"{key}.{name}" if key else name, hint, getattr(config, name), names, out)
+
+
+def _flatten_field(path: str, hint: Any, value: Any, names: Names, out: dict[str, object]) -> None:
+    if _several(hint, names) is not None:
+        out[path] = [_name(one) for one in value]
+        for one in filter(_is_section, value):
+            _flatten(one, f"{path}.{_name(one)}", names, out)
+        return
+    table = _table(hint, names)
+    if table is not None and value is not None:
+        out[path] = next((n for n, make in table.items() if make is type(value)), None) or _name(value)
+    if _is_section(value):
+        _flatten(value, path, names, out)
+    elif table is None or value is None:
+        out.update(_plain(path, value))
+
+
+def _at(config: Any, key: str) -> Any:
+    """What stands at a dotted key; None where nothing does."""
+    for part in key.split(".") if key else ():
+        several = config if isinstance(config, tuple) else ()
+        config = next((one for one in several if _name(one) == part), None if several else getattr(config, part, None))
+    return config
 
 
 def _plain(path: str, value: object) -> dict[str, object]:

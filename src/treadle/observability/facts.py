@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from treadle.core.events import Event
@@ -42,6 +43,19 @@ def counted(event: Event, prefix: str) -> dict[str, int]:
 def listed(counts: dict[str, int]) -> str:
     """`overlong 2, void_turn 1`."""
     return ", ".join(f"{name} {count}" for name, count in counts.items())
+
+
+def taped(ends: Iterable[Event]) -> str:
+    """What was done with a cassette, summed over the ends of a run's sittings; empty where there was none."""
+    held = [event for event in ends if "cassette.replayed" in event.values]
+    if not held:
+        return ""
+    recorded, replayed, missed, differing = (
+        sum(whole(event, f"cassette.{what}") for event in held)
+        for what in ("recorded", "replayed", "missed", "differing")
+    )
+    more = f", {differing} unlike the first to the same history" if differing else ""
+    return f"cassette: {recorded} answers recorded{more}, {replayed} replayed, {missed} missed"
 
 
 def duration(seconds: float | None) -> str:

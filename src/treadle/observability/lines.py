@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from treadle.core.events import Event
-from treadle.observability.facts import Evaluated, amount, counted, duration, listed, number, text, whole
+from treadle.observability.facts import Evaluated, amount, counted, duration, listed, number, taped, text, whole
 
 STAGES = {
     "evaluation": "evaluating", "demonstrations": "playing demonstrations", "coldstart": "cold start",
@@ -45,7 +45,7 @@ class PlainLines:
             "wait.expired": lambda e: f"{text(e, 'what')}; {text(e, 'action')}",
             "watchdog.acted": watchdog_line,
             "run.stopping": _stopping,
-            "run.done": lambda e: f"{text(e, 'reason')} after {duration(number(e, 'seconds_s'))}",
+            "run.done": _done,
         }
 
     def emit(self, event: Event) -> None:
@@ -154,9 +154,10 @@ def _skipped(event: Event) -> str:
 def _counts(event: Event) -> str:
     """Why groups were dropped, which rollouts do not train, which tasks the curriculum passed over; as far as told."""
     dropped, left_out, pools = (counted(event, prefix) for prefix in ("dropped.", "masked.", "pools."))
-    skipped = whole(event, "skipped_tasks")
+    skipped, too_old = whole(event, "skipped_tasks"), whole(event, "stale_tokens")
     parts = [
         f"dropped: {listed(dropped)}" if dropped else "", f"rollouts left out: {listed(left_out)}" if left_out else "",
+        f"tokens too old to train: {too_old}" if too_old else "",
         f"tasks passed over: {skipped}" if skipped or pools else "", f"kinds: {listed(pools)}" if pools else "",
     ]
     return "".join(f"  {part}" for part in parts if part)
@@ -165,6 +166,11 @@ def _counts(event: Event) -> str:
 def _stopping(event: Event) -> str:
     """The run itself says that it stops; that the loop stops too is no news."""
     return "" if "update" in event.values else f"stopping: {text(event, 'reason')}; once more ends at once"
+
+
+def _done(event: Event) -> str:
+    tape = taped([event])
+    return f"{text(event, 'reason')} after {duration(number(event, 'seconds_s'))}{f'; {tape}' if tape else ''}"
 
 
 def _failure(event: Event) -> str:

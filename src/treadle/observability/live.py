@@ -32,7 +32,7 @@ EVALUATIONS = 8
 NOTES = (
     "run.started", "run.resumed", "replayed.update.done", "coldstart.demos", "rollout.done", "group.dropped",
     "wait.expired", "watchdog.acted", "run.stopping", "checkpoint.saved", "checkpoint.best",
-    "run.took_back",
+    "run.took_back", "run.done",
 )
 """Events whose plain line is printed above the view."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from treadle.core.events import Event
 from treadle.observability import tables
-from treadle.observability.facts import Evaluated, amount, duration, number, text
+from treadle.observability.facts import Evaluated, amount, duration, number, taped, text, whole
 from treadle.observability.lines import took_back, watchdog_line
 
 if TYPE_CHECKING:  # drawing loads it
@@ -26,7 +26,8 @@ class Report:
     def __init__(self) -> None:
         self.evaluations: list[Evaluated] = []
         self._started: Event | None = None
-        self._ended: Event | None = None
+        self._ends: list[Event] = []
+        """One for each sitting of a run that was interrupted; a sitting that was killed has none."""
         self._best: Event | None = None
         """The last `checkpoint.best`."""
         self._took_back: Event | None = None
@@ -42,7 +43,7 @@ class Report:
         if event.name in ("run.started", "run.resumed"):
             self._started = event
         elif event.name in ("run.done", "run.failed"):
-            self._ended = event
+            self._ends.append(event)
         elif event.name == "evaluation.done":
             self.evaluations.append(Evaluated.of(event))
         elif event.name == "checkpoint.best":
@@ -96,14 +97,16 @@ class Report:
                 f"Run `{text(e, 'run')}`, recipe `{text(e, 'recipe')}`, model `{text(e, 'model')}`, "
                 f"seed {text(e, 'seed')}, lag {text(e, 'lag')}, staleness bound {text(e, 'max_staleness')}.", "",
             ]
-        if self._ended is not None:
-            e = self._ended
+        if self._ends:
+            e = self._ends[-1]
             memory = amount(number(e, "peak_rss_gb"), ".1f")
             how = text(e, "reason") or f"{text(e, 'type')}: {text(e, 'message')}"
             lines += [
                 f"Ended: {how} after {duration(number(e, 'seconds_s'))}, peak memory {memory} GB. "
                 + " ".join(f"{stage}: {duration(seconds)}." for stage, seconds in self._stages.items()), "",
             ]
+        if tape := taped(self._ends):
+            lines += [f"{tape[0].upper()}{tape[1:]}.", ""]
         trained = [event for event in self._updates if event.name == "update.done"]
         if self._updates and not trained:
             lines += [
@@ -134,6 +137,8 @@ class Report:
             lines += [f"| rollouts that ended {ending} | {count} |" for ending, count in sorted(self._endings.items())]
             lines += [f"| rollouts left out of training: {cell(why)} | {count} |" for why, count in masked.items()]
             lines += [f"| groups dropped: {reason} | {count} |" for reason, count in sorted(self._dropped.items())]
+            too_old = sum(whole(event, "stale_tokens") for event in self._updates)
+            lines += [f"| tokens too old to train | {too_old} |"] if too_old else []
         return lines
 
     def _course(self) -> list[str]:

@@ -21,7 +21,8 @@ seconds, `_share` is 0..1. A key is left out, or None, where there is nothing to
                         replayed (updates that are trained again from what is stored), kept (finished rollouts of
                         tickets that no update took), again (rollouts that are played again)
     replayed.NAME       a fact that the ledger held before the run was interrupted, told again with the same keys; to
-                        be counted once: coldstart.demos, coldstart.update, group.*, batch.taken, update.*
+                        be counted once: coldstart.demos, coldstart.update, group.*, batch.taken, update.*,
+                        weights.published
     stage.started       stage ("evaluation" | "demonstrations" | "coldstart" | "rl"), label, total (units of progress)
     stage.done          stage, label, seconds_s
 
@@ -54,6 +55,7 @@ seconds, `_share` is 0..1. A key is left out, or None, where there is nothing to
     batch.taken         update, version (before), tickets (in the update's order: "3,4,5"), trains (those of them that
                         are ready)
     update.started      update (1..updates), version (before), groups, tickets
+    weights.published   update, version (that the engine serves from now on), seconds_s (publishing and loading)
     update.done         update, updates, version (after), groups, dropped, rollouts, reward_mean, reward_std,
                         skipped_tasks (of the batch's tickets), pools.unplayed, pools.hopeless, pools.mixed,
                         pools.mastered (kinds of task met so far, where the curriculum keeps pools),
@@ -61,7 +63,9 @@ seconds, `_share` is 0..1. A key is left out, or None, where there is nothing to
                         solved_share (rollouts whose main part reached the bar, dropped groups included),
                         dropped.REASON (groups), masked.REASON (rollouts that do not train, dropped groups included),
                         loss, grad_norm, lr, tokens_trained, tokens_generated, tokens_per_s (generated),
-                        staleness (worst trained token), staleness_mean, turns_mean, tokens_mean (sampled per rollout),
+                        staleness (worst trained token), staleness_mean, stale_tokens (sampled ones of its groups that
+                        are past the bound and do not train, where `on_stale` masks them), turns_mean, tokens_mean
+                        (sampled per rollout),
                         failed (rollouts that ended in error), retries, truncated_share, update_s (in the learner),
                         seconds_s (since the last update.done, an evaluation between the two included),
                         eta_s (seconds to the last update, at this pace),
@@ -83,4 +87,8 @@ seconds, `_share` is 0..1. A key is left out, or None, where there is nothing to
     run.stopping        reason, and update where reinforcement learning stops
     run.done            reason ("done" | "interrupted"), updates (done), version, seconds_s, peak_rss_gb
     run.failed          type, message (of the error), version, seconds_s, peak_rss_gb
+
+The last two count what was done with a cassette since the run began or was resumed, where there is one:
+cassette.recorded (answers that are new on it), cassette.differing (those of them that are unlike the first answer to
+the same history), cassette.replayed, cassette.missed (answers that were asked for and are not on it).
 """

@@ -3,8 +3,9 @@
 N tasks of the held-out split, one rollout each, the same tasks and the same streams at every evaluation, so that
 two evaluations differ by the policy alone. Nobody updates the policy while one runs; that every token was sampled by
 the version it began with, on KV of that version, is checked and not assumed. Rollouts that failed for reasons that are
-not the policy's are retried and, if that does not help, counted apart: they are neither solved nor unsolved. An
-evaluation that was interrupted keeps the rollouts that it finished.
+not the policy's are retried and, if that does not help, counted apart: they are neither solved nor unsolved. The
+watchdog ends those that stay silent, as it ends training's, and they count as failed. An evaluation that was
+interrupted keeps the rollouts that it finished.
 
 Beside training, one waits in the engine's queue behind every training rollout: those go on while it runs, as far as
 their permits reach, and it uses the slots that they leave. A request that has a slot keeps it, unless memory runs
@@ -28,6 +29,7 @@ from treadle.envs.task import Task, Taskset, size_of, task_of
 from treadle.pipeline.failures import nothing_scored
 from treadle.pipeline.first_error import first_error
 from treadle.pipeline.ledger import Ledger, sampled_tokens
+from treadle.pipeline.watchdog import Silence
 from treadle.trajectory.group import Group, GroupKey, Sink
 
 LOW_PRIORITY = 1 << 40
@@ -160,7 +162,7 @@ class Evaluator:
 
     def __init__(
         self, taskset: Taskset, player: GroupPlayer, *, config: EvaluationConfig, version: Callable[[], int],
-        ledger: Ledger, sink: Sink | None = None,
+        ledger: Ledger, sink: Sink | None = None, silent_s: float | None = None,
     ) -> None:
         assert player.size == 1, f"evaluation plays rollouts of one, got a group size of {player.size}"
         self.taskset = taskset
@@ -170,6 +172,8 @@ class Evaluator:
         """Asks for the policy's version."""
         self.ledger = ledger
         self.sink = sink
+        self.silence = Silence(silent_s, player=player, ledger=ledger)
+        """Gives up who makes no segment for so many seconds; None is patient."""
 
     async def run(self, label: str, *, update: int = 0, tasks: int | None = None) -> Evaluation:
         """Play the tasks and count.
@@ -181,11 +185,8 @@ class Evaluator:
         first, count = self.config.first, self._count(tasks or self.config.tasks)
         self.ledger.tell("stage.started", {"stage": "evaluation", "label": label, "total": count})
         tally = _Tally(label=label, expected=count)
-        numbers = iter(range(first, first + count))
         with first_error():
-            async with asyncio.TaskGroup() as workers:
-                for _ in range(min(self.config.at_once, count)):
-                    workers.create_task(self._work(numbers, tally, version))
+            await self.silence.over(self._play(range(first, first + count), tally, version))
         if self.version() != version:
             raise EngineError(
                 f"evaluation {label}: the policy went from version {version} to {self.version()}: {PINNED}"
@@ -207,6 +208,13 @@ class Evaluator:
                 f"evaluation.first: got {first}, but the split {self.config.split!r} has {size} tasks; expected fewer"
             )
         return asked if size is None else min(asked, size - first)
+
+    async def _play(self, numbers: range, tally: _Tally, version: int) -> None:
+        """These tasks, several at once."""
+        shared = iter(numbers)
+        async with asyncio.TaskGroup() as workers:
+            for _ in range(min(self.config.at_once, len(numbers))):
+                workers.create_task(self._work(shared, tally, version))
 
     async def _work(self, numbers: Iterator[int], tally: _Tally, version: int) -> None:
         for number in numbers:  # shared by all workers: each takes the next

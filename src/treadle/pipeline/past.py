@@ -38,7 +38,7 @@ ONCE = {
     "coldstart.demos": "", "coldstart.update": "update", "group.admitted": "ticket", "group.ready": "ticket",
     "group.dropped": "ticket", "group.trained": "ticket", "batch.taken": "update", "update.started": "update",
     "update.done": "update", "update.skipped": "update", "rollout.done": "rollout", "breaker.opened": "group",
-    "breaker.closed": "group",
+    "breaker.closed": "group", "weights.published": "update",
 }
 """Facts that the ledger holds once, and what tells one from another."""
 DEMONSTRATION, TICKET, FINAL = (re.compile(pattern) for pattern in (r"demo-\d+", r"t\d+", r"final-\d+"))

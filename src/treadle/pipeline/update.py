@@ -22,7 +22,7 @@ from treadle.pipeline.config import PipelineConfig
 from treadle.pipeline.curriculum import Curriculum
 from treadle.pipeline.failures import Divergence, nothing_scored
 from treadle.pipeline.filters import LOST
-from treadle.pipeline.ledger import Ledger
+from treadle.pipeline.ledger import Ledger, sampled_tokens
 from treadle.pipeline.permits import Permits
 from treadle.pipeline.placebo import RewardTransform
 from treadle.pipeline.schedule import Schedule
@@ -73,6 +73,7 @@ class UpdatePump:
     async def take(self, board: Board, permits: Permits, batch: Sequence[Entry]) -> None:
         """Train a batch, close its tickets, give its permits back."""
         ready, groups = self._bounded(board, batch)
+        too_old = sum(sampled_tokens(entry.trains) for entry in ready) - sum(map(sampled_tokens, groups))
         number = board.batches + 1
         self.ledger.taken(number, batch, ready, version=self.trainer.version)
         report: TrainReport | None = None
@@ -93,7 +94,7 @@ class UpdatePump:
         for entry, stale in zip(ready, staleness, strict=True):
             assert report is not None
             self._settle(board, entry, report, staleness=stale)
-        self._report(number, batch, report, staleness)
+        self._report(number, batch, report, staleness, too_old=too_old)
         board.version = self.trainer.version
         board.batches += 1
         for entry in batch:
@@ -126,7 +127,7 @@ class UpdatePump:
             board.occupied = ""
 
     async def _load(self, board: Board, number: int, version: int) -> None:
-        board.occupied = f"engine load after update {number}"
+        board.occupied, began = f"engine load after update {number}", board.clock.now()
         try:
             with self.ledger.meter.busy("update"):
                 ref = await self.thread.call(
@@ -137,6 +138,9 @@ class UpdatePump:
         finally:
             board.occupied = ""
         assert loaded == version, f"the engine serves version {loaded}, the learner made {version}"
+        self.ledger.tell("weights.published", {
+            "update": number, "version": version, "seconds_s": board.clock.now() - began,
+        })
 
     def _bounded(self, board: Board, batch: Sequence[Entry]) -> tuple[list[Entry], list[Group]]:
         """The ready tickets of a batch and what trains of their groups; what is past the bound is dropped here."""
@@ -166,7 +170,7 @@ class UpdatePump:
         return 0 if oldest is None else self.trainer.version - oldest
 
     def _report(
-        self, number: int, batch: Sequence[Entry], report: TrainReport | None, staleness: Sequence[int]
+        self, number: int, batch: Sequence[Entry], report: TrainReport | None, staleness: Sequence[int], *, too_old: int
     ) -> None:
         facts = BatchReport.of(batch, self.ledger.rewards)
         pools = self.curriculum.statistics().values
@@ -182,7 +186,7 @@ class UpdatePump:
             "update": number, "updates": self.config.updates, "version": report.version, **facts.long(), **pools,
             **self.pace.values(number, window), "loss": report.loss, "grad_norm": report.grad_norm, "lr": report.lr,
             "tokens_trained": report.tokens_trained, "update_s": report.seconds, "skipped": report.skipped,
-            "staleness": max(staleness), "staleness_mean": sum(staleness) / len(staleness),
+            "staleness": max(staleness), "staleness_mean": sum(staleness) / len(staleness), "stale_tokens": too_old,
             "skew_mean": report.skew_mean, "skew_max": report.skew_max,
             **{f"stat.{name}": value for name, value in report.stats.items()},
             **{f"age.{name}": value for name, value in report.ages.items()},

@@ -6,7 +6,8 @@ which knows since when it has made no segment. The watchdog looks at both again 
     promote   an update has waited for its groups for long: those that it lacks go first at the engine, from their next
               turn on
     cancel    an attempt has made no segment for long: it ends (error, infra), and is played again or made up for by its
-              siblings, as budgets and `min_valid` say
+              siblings, as budgets and `min_valid` say. This alone is done for evaluations too, and for a single
+              rollout, which no update waits for: there it is played again, or stays unscored
     shrink    an update has waited for long, and nobody who plays in the groups that it lacks has made a segment for as
               long: it trains without them, if anything is left to train. What plays there is given up; a group that
               has too few valid rollouts then is dropped, reason `late`
@@ -16,16 +17,17 @@ Each is bounded: a ticket is promoted once and given up once, an attempt is canc
 Each is told as `watchdog.acted`. A wait that none of them ends stops the run with its name after `pipeline.stall_s`.
 Nothing is done about a batch that the ledger has recorded: it is taken as it was.
 
-Who waits for whom: the watchdog for the clock alone. It changes the board and the leashes and calls nobody.
+Who waits for whom: watchdog and `Silence` for the clock alone. They change the board and the leashes and call nobody.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeVar
 
 from treadle.agents.group_player import GroupPlayer
 from treadle.core.errors import ConfigError
@@ -35,6 +37,7 @@ from treadle.pipeline.board import Board, Entry, State, batch_wait
 from treadle.pipeline.ledger import Ledger
 from treadle.pipeline.schedule import Schedule
 
+T = TypeVar("T")
 Remedy = Literal["promote", "cancel", "shrink", "restart"]
 LOOK_S = 15.0
 """The longest time between two looks."""
@@ -74,13 +77,59 @@ class WatchdogConfig:
     @property
     def look_s(self) -> float | None:
         """Seconds between two looks; None where there is nothing to look for."""
-        held = [seconds for seconds in (self.promote_s, self.rollout_s, self.shrink_s) if seconds is not None]
-        return min(LOOK_S, min(held) / LOOKS) if held else None
+        return look_s(self.promote_s, self.rollout_s, self.shrink_s)
 
 
 def remedy(action: Remedy, *, wait: str, lacks: str, seconds: float) -> dict[str, Value]:
     """The values of `watchdog.acted`: `wait` has waited for what it `lacks` for so many seconds."""
     return {"wait": wait, "for": lacks, "since_s": seconds, "action": action}
+
+
+def look_s(*patience_s: float | None) -> float | None:
+    """Seconds between two looks at what is waited for so long; None where there is nothing to look for."""
+    held = [seconds for seconds in patience_s if seconds is not None]
+    return min(LOOK_S, min(held) / LOOKS) if held else None
+
+
+class Silence:
+    """Gives up the attempts of one player that have made no segment for so long, each once."""
+
+    def __init__(self, most_s: float | None, *, player: GroupPlayer, ledger: Ledger) -> None:
+        self.most_s = most_s
+        """None gives nobody up."""
+        self.player = player
+        self.ledger = ledger
+        self.taken = 0
+        """Attempts that were given up."""
+
+    async def over(self, work: Coroutine[object, object, T]) -> T:
+        """What `work`, in which the player plays, comes to. Its errors come in a group."""
+        async with asyncio.TaskGroup() as tasks:
+            watch = tasks.create_task(self.run(), name="watchdog")
+            found = await work
+            watch.cancel()
+        return found
+
+    async def run(self) -> None:
+        """Look again and again until cancelled; return at once where there is nothing to look for."""
+        every = look_s(self.most_s)
+        while every is not None:
+            await self.player.clock.sleep(every)
+            self.look()
+
+    def look(self) -> None:
+        """Give up whoever has been silent for too long by now."""
+        now = self.player.clock.now()
+        for rollout, leash in self.player.playing.items():
+            silent = now - leash.since
+            if self.most_s is None or silent < self.most_s:
+                continue
+            lacks = f"the {leash.waits_for}"
+            message = f"no new segment for {silent:.0f} s while it waited for {lacks}"
+            if leash.cut(Outcome(status=Status.ERROR, origin=Origin.INFRA, type="silent", message=message)):
+                self.taken += 1
+                facts = remedy("cancel", wait=f"rollout {rollout}", lacks=lacks, seconds=silent)
+                self.ledger.tell("watchdog.acted", facts)
 
 
 class Watchdog:
@@ -98,6 +147,7 @@ class Watchdog:
         self.ledger = ledger
         self.boost = boost
         """How much sooner a promoted ticket is served: as many tickets as may be outstanding."""
+        self.silence = Silence(config.rollout_s, player=player, ledger=ledger)
         self._taken: Counter[str] = Counter()
 
     async def run(self) -> None:
@@ -110,8 +160,7 @@ class Watchdog:
     def look(self) -> None:
         """Take every remedy whose time has come."""
         now, board, config = self.board.clock.now(), self.board, self.config
-        if config.rollout_s is not None:
-            self._cancel(now, config.rollout_s)
+        self.silence.look()
         since = board.waits.get(batch_wait(board.batches + 1))
         if since is None or board.stopping:
             return
@@ -123,19 +172,9 @@ class Watchdog:
 
     def did(self) -> str:
         """What was done so far, for the line that ends a run; empty when nothing was."""
-        counts = ", ".join(f"{count} x {action}" for action, count in sorted(self._taken.items()))
+        taken = self._taken + Counter(cancel=self.silence.taken)  # adding leaves out what was never done
+        counts = ", ".join(f"{count} x {action}" for action, count in sorted(taken.items()))
         return f"; the watchdog had done {counts}" if counts else ""
-
-    def _cancel(self, now: float, most_s: float) -> None:
-        """Give up every attempt that has made no segment for so long."""
-        for rollout, leash in self.player.playing.items():
-            silent = now - leash.since
-            if silent < most_s:
-                continue
-            lacks = f"the {leash.waits_for}"
-            message = f"no new segment for {silent:.0f} s while it waited for {lacks}"
-            if leash.cut(Outcome(status=Status.ERROR, origin=Origin.INFRA, type="silent", message=message)):
-                self._tell("cancel", f"rollout {rollout}", lacks, silent)
 
     def _promote(self, lacking: Sequence[Entry], waited: float) -> None:
         """Let these go first at the engine, each once."""

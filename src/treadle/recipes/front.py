@@ -168,7 +168,7 @@ def _begin(
     if resume is not None:
         folder = RunFolder.existing(resume)
         require_writable(folder)
-        return recipe_to_go_on(folder, given, overrides), folder
+        return recipe_to_go_on(folder, given, overrides, say=_warn), folder
     if given is None:
         raise ConfigError("train: got no recipe, expected one, or a run folder to resume")
     return (given if isinstance(given, Recipe) else find(given)).changed(overrides), None
@@ -227,6 +227,11 @@ def _view(view: str) -> Iterator[list[Listener]]:
             yield [live]
     else:
         yield [] if view == "none" else [PlainLines(_say)]
+
+
+def _warn(line: str) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(f"treadle: {line}\n")
 
 
 def _say(line: str) -> None:

@@ -19,7 +19,7 @@ from treadle.algorithms.credit import CreditRule
 from treadle.algorithms.group_baseline import Grpo
 from treadle.algorithms.losses import LOSSES, Loss, PpoClip
 from treadle.algorithms.rules import RULES
-from treadle.core.config import Names, apply, flatten, to_toml
+from treadle.core.config import Names, apply, flatten, to_toml, unset
 from treadle.core.errors import ConfigError
 from treadle.envs.cassette import CassetteConfig
 from treadle.envs.host import HostConfig
@@ -175,6 +175,10 @@ class Recipe:
     def flat(self) -> dict[str, object]:
         """Dotted key to plain value."""
         return flatten(self, names=NAMES)
+
+    def unset(self, key: str) -> dict[str, object]:
+        """What `flat` says of this key and of those below it when nobody sets them. Raises ConfigError without one."""
+        return unset(self, key, names=NAMES)
 
     def toml(self) -> str:
         """`flat` as a TOML file that `changed` takes back."""

@@ -2,13 +2,18 @@
 
 A run goes on with the recipe that it began with. What decides how it comes out must not change in the middle; what only
 decides how long it goes on, how often it is saved and how long it waits may.
+
+A run may have begun before a key was there. It then ran as if nobody had set that key, so it goes on with the default,
+whatever the recipe says by now, and that is said. A key that is there no longer cannot be kept: that is an error.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 
 from treadle.core.config import read_toml
@@ -44,16 +49,25 @@ def recipe_of(run: str | Path) -> Recipe:
     return _as_begun(find(ref), folder)
 
 
-def recipe_to_go_on(folder: RunFolder, given: Recipe | str | None, overrides: Mapping[str, object]) -> Recipe:
-    """The recipe to go on with. Raises ConfigError for one that contradicts the run, or when nothing is left to do."""
+def recipe_to_go_on(
+    folder: RunFolder, given: Recipe | str | None, overrides: Mapping[str, object], *,
+    say: Callable[[str], object] = lambda line: None,
+) -> Recipe:
+    """The recipe to go on with; `say` hears of keys that the run began without.
+
+    Raises ConfigError for a recipe that contradicts the run, or when nothing is left to do.
+    """
     if isinstance(given, str):
         given = _as_begun(find(given), folder)
     if given is None and not read_meta(folder.database).get("recipe_ref"):
         raise ConfigError(f"{folder.path}: it was trained from a Recipe object: pass that recipe beside resume")
     recipe = (given or recipe_of(folder.path)).changed(overrides)
     begun = _flat(read_toml(folder.recipe))
-    _refuse_contradictions(folder, begun, recipe)
+    added = _added(begun, recipe)
+    _refuse_contradictions(folder, {**added, **begun}, recipe)
     _refuse_finished(folder, recipe)
+    if told := [f"{key}={value}" for key, value in added.items() if key not in FREE]:
+        say(f"{folder.path.name} began before these keys were there, and goes on with their defaults: {_some(told)}")
     return recipe
 
 
@@ -81,9 +95,44 @@ def load_weights(policy: Policy, weights: Path) -> None:
 
 
 def _as_begun(recipe: Recipe, folder: RunFolder) -> Recipe:
-    """A recipe with the changes that the run began with."""
+    """A recipe with what the run began with. Raises ConfigError when the recipe cannot be made so any more."""
+    begun = read_toml(folder.recipe)
     held = recipe.flat()
-    return recipe.changed({key: value for key, value in read_toml(folder.recipe).items() if held.get(key) != value})
+    try:
+        made = recipe.changed({key: value for key, value in begun.items() if held.get(key) != value})
+        return made.changed(_added(_flat(begun), made))
+    except ConfigError as error:
+        raise ConfigError(
+            f"{folder.recipe}: {error}; it was written by another version of Treadle, or of its recipe: go on with that"
+            " one, or start a new run"
+        ) from error
+
+
+def _added(begun: Mapping[str, object], recipe: Recipe) -> dict[str, object]:
+    """Keys of the recipe that the run began without, with the values that they have in it when nobody sets them.
+
+    A key without such a value is left out: what the recipe says of it contradicts the run.
+    """
+    above = {start for key in begun for start in _starts(key)}
+    first = [next((start for start in _starts(key) if start not in above), "") for key in recipe.flat()]
+    out: dict[str, object] = {}
+    for key in filter(None, dict.fromkeys(first)):
+        with contextlib.suppress(ConfigError):
+            out |= recipe.unset(key)
+    with contextlib.suppress(ConfigError):  # where they fit: some keys decide about others
+        held = recipe.changed(out).flat()
+        out = {key: held.get(key, value) for key, value in out.items()}
+    return {key: "none" if value is None else value for key, value in out.items()}
+
+
+def _starts(key: str) -> list[str]:
+    """`a.b.c`: `a`, `a.b`, `a.b.c`."""
+    return list(accumulate(key.split("."), lambda start, part: f"{start}.{part}"))
+
+
+def _some(named: Sequence[str]) -> str:
+    """The first few, and how many more there are."""
+    return "; ".join(named[:SHOWN]) + (f" and {len(named) - SHOWN} more" if len(named) > SHOWN else "")
 
 
 def _refuse_contradictions(folder: RunFolder, begun: Mapping[str, object], recipe: Recipe) -> None:
@@ -101,12 +150,15 @@ def _refuse_contradictions(folder: RunFolder, begun: Mapping[str, object], recip
         changed.discard("pipeline.updates")
     if not changed:
         return
-    named = [f"{key}={begun.get(key)!r}, not {now.get(key)!r}" for key in sorted(changed)]
-    rest = f" and {len(named) - SHOWN} more" if len(named) > SHOWN else ""
+    named = [f"{key}={_said(begun, key)}, not {_said(now, key)}" for key in sorted(changed)]
     raise ConfigError(
-        f"{folder.path.name} began with {'; '.join(named[:SHOWN])}{rest}: that cannot change in the middle of a run; "
-        "leave it as it was, or start a new run"
+        f"{folder.path.name} began with {_some(named)}: that cannot change in the middle of a run; leave it as it was, "
+        "or start a new run"
     )
+
+
+def _said(flat: Mapping[str, object], key: str) -> str:
+    return repr(flat[key]) if key in flat else "(no such key)"
 
 
 def _refuse_finished(folder: RunFolder, recipe: Recipe) -> None:

@@ -55,7 +55,7 @@ from treadle.pipeline.loop import Loop, LoopParts, default_filters
 from treadle.pipeline.past import Past
 from treadle.pipeline.placebo import PermuteRewards
 from treadle.pipeline.trainer import BlockingThread, LearnerTrainer
-from treadle.pipeline.watchdog import remedy
+from treadle.pipeline.watchdog import Silence, remedy
 from treadle.recipes.engines import first_load, make_engine
 from treadle.recipes.folder import RunFolder
 from treadle.recipes.measures import Measures
@@ -213,6 +213,7 @@ class Run:
         evaluator = Evaluator(
             self.tools.taskset, self._players(1, limits, self._seed.at("evaluation")), config=config,
             version=lambda: self.tools.policy.version, ledger=self.ledger, sink=self.store,
+            silent_s=self.recipe.pipeline.watchdog.rollout_s,
         )
         return await self._stoppable(evaluator.run(label, update=update, tasks=tasks))
 
@@ -225,7 +226,8 @@ class Run:
             admitted_version=self.tools.policy.version,
         )
         players = self._players(1, limits, self._seed.at("rollout"))
-        return await self._stoppable(players.play(Group(key, sink=self.store), task))
+        silence = Silence(self.recipe.pipeline.watchdog.rollout_s, player=players, ledger=self.ledger)
+        return await self._stoppable(silence.over(players.play(Group(key, sink=self.store), task)))
 
     # -- stages ------------------------------------------------------------------------------------------------
 
@@ -434,5 +436,15 @@ class Run:
     def _tell(self, name: str, began: float, **facts: Value) -> None:
         self.ledger.tell(name, {
             **facts, "version": self.tools.policy.version, "seconds_s": self.tools.clock.now() - began,
-            "peak_rss_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
+            "peak_rss_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, **self._taped(),
         })
+
+    def _taped(self) -> dict[str, Value]:
+        """What was done with the cassette since the run began, or went on; nothing where there is none."""
+        if self.tools.cassette is None:
+            return {}
+        counts = self.tools.cassette.counts
+        return {
+            "cassette.recorded": counts.kept, "cassette.replayed": counts.found, "cassette.missed": counts.missing,
+            "cassette.differing": counts.differing,
+        }
