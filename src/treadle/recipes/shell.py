@@ -38,9 +38,9 @@ def shell() -> Recipe:
             training=ColdStartConfig(epochs=3, demonstrations_per_update=4),
             learner=LearnerConfig(lr=1e-4, schedule="linear", top_layers=15, tokens_per_pack=640),
         ),
-        learner=LearnerConfig(lr=8e-5, warmup_updates=4, schedule="linear", top_layers=10, tokens_per_pack=640),
+        learner=LearnerConfig(lr=8e-5, schedule="linear", top_layers=10, tokens_per_pack=640),
         pipeline=PipelineConfig(
-            group_size=16, groups_per_update=8, updates=72, curriculum=ByDifficulty(floor=0.05), evaluate_every=12,
+            group_size=8, groups_per_update=16, updates=54, curriculum=ByDifficulty(floor=0.05), evaluate_every=18,
             finish="best",
         ),
         evaluation=EvaluationConfig(tasks=336, untouched_tasks=84, temperature=1.0, at_once=128),
