@@ -115,7 +115,7 @@ class EnvHost:
 
     def __init__(self, make_env: Callable[[], Env], *, config: HostConfig, clock: Clock) -> None:
         self._make, self._config, self._clock = make_env, config, clock
-        self._caller = Caller(clock)
+        self._caller = Caller()
         self._env: Env | None = None
         self._tier = Env.tier
         self._acting = asyncio.Lock()
