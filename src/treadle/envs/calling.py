@@ -81,7 +81,7 @@ class Caller:
         """Wait for the task or the limit, whichever comes first."""
         if limit_s > 0:
             try:
-                await asyncio.wait({task}, timeout=limit_s)
+                await _ended(task, limit_s)
             except asyncio.CancelledError:
                 await _stop(task)
                 raise
@@ -130,6 +130,24 @@ class Caller:
                 threading.Thread(target=_serve, args=(self._jobs,), name="treadle-env", daemon=True).start()
             self._jobs.put(job)
         return future
+
+
+async def _ended(task: asyncio.Future[Any], limit_s: float) -> None:
+    """Return when the task has ended or the limit has passed. `asyncio.wait` for one task, which every turn needs."""
+    loop = asyncio.get_running_loop()
+    waiter = loop.create_future()
+
+    def wake(_: object = None) -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    timer = loop.call_later(limit_s, wake)
+    task.add_done_callback(wake)
+    try:
+        await waiter
+    finally:
+        timer.cancel()
+        task.remove_done_callback(wake)
 
 
 async def _contained(coroutine: Awaitable[Any]) -> Any:
