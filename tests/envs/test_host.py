@@ -271,6 +271,29 @@ async def test_plain_methods_all_run_in_one_thread_that_is_not_the_loops() -> No
     assert set(threads) == {threads[0]} != {threading.get_ident()}
 
 
+async def test_a_class_without_a_constructor_is_made_without_a_thread() -> None:
+    class Careful(Guess):
+        def __init__(self) -> None:
+            self.made_in = threading.get_ident()
+
+    before = set(threading.enumerate())
+    quiet = EnvHost(Guess, config=HostConfig(), clock=SystemClock())
+    assert (await quiet.open(TASK, Stream(1))).outcome is None
+    assert set(threading.enumerate()) <= before
+    made: list[Careful] = []
+
+    def make() -> Careful:
+        made.append(Careful())
+        return made[-1]
+
+    for factory in (Careful, make):
+        host = EnvHost(factory, config=HostConfig(), clock=SystemClock())
+        assert (await host.open(TASK, Stream(1))).outcome is None
+        assert set(threading.enumerate()) - before
+        await host.close()
+    assert made[0].made_in != threading.get_ident()
+
+
 async def test_a_repeated_step_id_gives_the_stored_step() -> None:
     count = []
 

@@ -20,7 +20,7 @@ ALLOWED = {
     # agents, envs
     "agents/leash.py Leash.hold": "what it holds has deadlines of its own, and the watchdog ends it",
     "envs/box.py BoxedSandbox.run": "the lock is held for one command, which has a time limit",
-    "envs/calling.py Caller._until": "one of the two it waits for is the limit's timer",
+    "envs/calling.py _ended": "the limit's timer wakes it",
     "envs/calling.py _contained": "a call of user code: `_until` limits the task that it runs in",
     "envs/calling.py end_strays": "each stray is given the grace time",
     "envs/channel.py Channel.ready": "its caller, `Box.ready`, gives it the deadline of a start",

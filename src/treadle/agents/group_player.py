@@ -134,27 +134,24 @@ class GroupPlayer:
     ) -> Group:
         """Play all members to their ends, each with at most so many turns. Raises nothing but CancelledError."""
         race = _Race(wanted=self.size - sum(rollout.trains for rollout in group.rollouts.values()))
+        plan = Play(
+            task=task, index=0, priority=priority, max_turns=max_turns,
+            env_seed=self.seed.at("env", group.key.ticket), sample_stream=self._stream(group, 0, 0),
+        )
         try:
             async with asyncio.TaskGroup() as members:
                 for index in range(self.size + self.spare):
-                    plan = self._plan(group, task, index, priority=priority, max_turns=max_turns)
-                    play = self._member(group, plan, race)
+                    play = self._member(group, replace(plan, index=index), race)
                     race.tasks.append(members.create_task(play, name=f"{group.key.id}.{index}"))
         finally:
             self.player.generate.release(group.key.id)
         return group
 
-    def _plan(self, group: Group, task: Task, index: int, *, priority: Priority, max_turns: int | None) -> Play:
-        """The first attempt of a member."""
-        return Play(
-            task=task, index=index, priority=priority, max_turns=max_turns,
-            env_seed=self.seed.at("env", group.key.ticket), sample_stream=self._stream(group, index, 0),
-        )
-
     def _stream(self, group: Group, index: int, attempt: int) -> Stream:
         return self.seed.at("ticket", group.key.ticket, "rollout", index, "attempt", attempt)
 
     async def _member(self, group: Group, plan: Play, race: _Race) -> None:
+        """Play a member until an attempt of it counts; its stream and attempt take the place of the plan's."""
         task, index = plan.task, plan.index
         before = [r for r in group.rollouts.values() if r.index == index]
         infra, env = _failures(before)

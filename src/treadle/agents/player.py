@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -62,6 +62,8 @@ class Play:
     """How it is watched over and given up from outside; None is watched by nobody."""
     max_turns: int | None = None
     """Most actions of this rollout, if that is less than the limits and the environment say; None says nothing."""
+    prompts: list[tuple[Opened, Ids]] = field(default_factory=list)
+    """What members of the group were told, and its ids: whoever is told the same need not render it again."""
 
 
 class Player:
@@ -113,6 +115,11 @@ class _Playing:
         self.spent: dict[str, float] = {}
         self.context: Ids = np.empty(0, np.int32)
         self.state_key: str | None = None
+        limits = player.limits
+        self.sampling = Sampling(
+            temperature=limits.temperature, max_tokens=limits.max_tokens_per_turn,
+            stop_ids=player.renderer.stop_ids, stop_strings=limits.stop_strings,
+        )
 
     async def run(self) -> tuple[Outcome, bool]:
         """How it ended, and whether it was scored."""
@@ -179,15 +186,15 @@ class _Playing:
     def _prompt(self, opened: Opened) -> Segment:
         """The group's prompt. Raises EnvError when this member starts from another one."""
         chars = chars_beyond(self.player.limits.max_context, opened.messages)
-        ids = np.empty(0, np.int32) if chars else self.player.renderer.first(opened.messages, opened.tools)
+        ids = np.empty(0, np.int32) if chars else self._rendered(opened)
         if chars or len(ids) >= self.player.limits.max_context:
             size = f"{chars} characters" if chars else f"{len(ids)} tokens"
             raise PromptTooLong(
                 f"task {self.plan.task.id}: its prompt has {size}, limits.max_context is "
                 f"{self.player.limits.max_context} tokens: raise it or shorten the prompt"
             )
-        shared = [s for s in self.group.segments.values() if s.rollout is None]
-        if shared and not np.array_equal(shared[0].ids, ids):
+        shared = next((s for s in self.group.segments.values() if s.rollout is None), None)
+        if shared is not None and not np.array_equal(shared.ids, ids):
             raise EnvError(
                 f"task {self.plan.task.id}: rollout {self.rollout} starts from another prompt than its group; "
                 "reset must depend on the task and the env seed alone"
@@ -195,15 +202,20 @@ class _Playing:
         self.context = ids
         return self.group.prompt(ids)
 
+    def _rendered(self, opened: Opened) -> Ids:
+        """Ids of a prompt; those of a sibling that was told the same."""
+        ids = next((ids for told, ids in self.plan.prompts if told == opened), None)
+        if ids is None:
+            ids = self.player.renderer.first(opened.messages, opened.tools)
+            self.plan.prompts.append((opened, ids))
+        return ids
+
     async def _sample(self, turn: int, trunk_len: int) -> Completion:
         limits = self.player.limits
         room = limits.max_context - len(self.context)
+        sampling = self.sampling if room >= limits.max_tokens_per_turn else replace(self.sampling, max_tokens=room)
         request = Request(
-            prompt=self.context,
-            sampling=Sampling(
-                temperature=limits.temperature, max_tokens=min(limits.max_tokens_per_turn, room),
-                stop_ids=self.player.renderer.stop_ids, stop_strings=limits.stop_strings,
-            ),
+            prompt=self.context, sampling=sampling,
             stream=self.plan.sample_stream.at("turn", turn, "sample"),
             cache=CacheHint(rollout=self.rollout, trunk=self.group.key.id, trunk_len=trunk_len),
             priority=self.plan.priority(),

@@ -6,8 +6,7 @@ while at least one call is in it, so its idle share is the part of the time in w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
-from contextlib import contextmanager
+from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 
 from treadle.core.ports import Clock
@@ -53,20 +52,9 @@ class StageMeter:
     _counts: dict[str, float] = field(default_factory=dict)
     _began: float | None = None
 
-    @contextmanager
-    def busy(self, stage: str, spent: MutableMapping[str, float] | None = None) -> Iterator[None]:
+    def busy(self, stage: str, spent: MutableMapping[str, float] | None = None) -> Visit:
         """Count the time inside as `stage`, in the run and, if given, in `spent`."""
-        entered = self.clock.now()
-        held = self._enter(stage, entered)
-        try:
-            yield
-        finally:
-            left = self.clock.now()
-            held.inside -= 1
-            if held.inside == 0:
-                held.busy += left - held.since
-            if spent is not None:
-                spent[stage] = spent.get(stage, 0.0) + left - entered
+        return Visit(self, stage, spent)
 
     def count(self, name: str, amount: float = 1.0) -> None:
         """Add to a counter of the window."""
@@ -89,7 +77,8 @@ class StageMeter:
         self._began = now
         return window
 
-    def _enter(self, stage: str, now: float) -> _Stage:
+    def enter(self, stage: str, now: float) -> _Stage:
+        """Somebody is in the stage from now on; see `busy`."""
         if self._began is None:
             self._began = now
         held = self._stages.setdefault(stage, _Stage())
@@ -97,3 +86,24 @@ class StageMeter:
             held.since = now
         held.inside += 1
         return held
+
+
+class Visit:
+    """One call in one stage, from `__enter__` to `__exit__`."""
+
+    __slots__ = ("_entered", "_held", "_meter", "_spent", "_stage")
+
+    def __init__(self, meter: StageMeter, stage: str, spent: MutableMapping[str, float] | None) -> None:
+        self._meter, self._stage, self._spent = meter, stage, spent
+
+    def __enter__(self) -> None:
+        self._entered = self._meter.clock.now()
+        self._held = self._meter.enter(self._stage, self._entered)
+
+    def __exit__(self, *_: object) -> None:
+        left, held = self._meter.clock.now(), self._held
+        held.inside -= 1
+        if held.inside == 0:
+            held.busy += left - held.since
+        if self._spent is not None:
+            self._spent[self._stage] = self._spent.get(self._stage, 0.0) + left - self._entered

@@ -26,12 +26,7 @@ class Stream:
     """The run's seed."""
     path: tuple[Part, ...] = ()
     _key: int | None = field(default=None, compare=False, repr=False)
-    """128-bit Philox key, computed once from seed and path."""
-
-    def __post_init__(self) -> None:
-        text = "\x1f".join(f"{type(p).__name__}:{p}" for p in (self.seed, *self.path))
-        digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
-        object.__setattr__(self, "_key", int.from_bytes(digest, "little"))
+    """128-bit Philox key, computed from seed and path when it is first asked for: most streams only name others."""
 
     def at(self, *parts: Part) -> Stream:
         """The child stream under these name parts."""
@@ -40,6 +35,10 @@ class Stream:
     @property
     def key(self) -> int:
         """128-bit key of this stream."""
+        if self._key is None:
+            text = "\x1f".join(f"{type(p).__name__}:{p}" for p in (self.seed, *self.path))
+            digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
+            object.__setattr__(self, "_key", int.from_bytes(digest, "little"))
         assert self._key is not None
         return self._key
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from operator import is_
 from typing import Any, TypeVar, get_args
 
 import numpy as np
@@ -27,6 +28,8 @@ T = TypeVar("T")
 MOST_REWARD = 1e12
 """Largest size of a reward."""
 ROLES = get_args(Role)
+_SEQUENCE, _TEXT, _FLAG = list | tuple, str | bytes, bool | np.bool_
+"""Made once: a step is looked at on every turn."""
 
 
 def environment(made: object) -> Env:
@@ -58,19 +61,23 @@ def turns(env: Env) -> int:
 
 
 def step(env: Env, given: object) -> Step:
-    """What `step` gave."""
+    """What `step` gave; the same object where nothing had to be made clean."""
     where = f"{type(env).__name__}.step"
     if not isinstance(given, Step):
         raise EnvError(f"{where}: got {_short(given)}, expected a Step")
-    if not isinstance(given.outcome, Outcome | None):
+    if given.outcome is not None and not isinstance(given.outcome, Outcome):
         raise EnvError(f"{where}: got outcome {_short(given.outcome)}, expected an Outcome or None")
-    if not isinstance(given.state_key, str | None):
+    if given.state_key is not None and not isinstance(given.state_key, str):
         raise EnvError(f"{where}: got state_key {_short(given.state_key)}, expected text or None")
+    messages, results = _messages(where, given.messages), _all(ToolResult, given.results, where)
+    reward = number(f"{where}: got reward", given.reward, EnvError)
+    terminated = _flag(where, "terminated", given.terminated)
+    truncated = _flag(where, "truncated", given.truncated)
+    held = (given.messages, given.reward, given.terminated, given.truncated, given.results)
+    if all(map(is_, (messages, reward, terminated, truncated, results), held)):
+        return given
     return replace(
-        given, messages=_messages(where, given.messages), reward=number(f"{where}: got reward", given.reward, EnvError),
-        terminated=_flag(where, "terminated", given.terminated),
-        truncated=_flag(where, "truncated", given.truncated),
-        results=_all(ToolResult, given.results, where),
+        given, messages=messages, reward=reward, terminated=terminated, truncated=truncated, results=results
     )
 
 
@@ -85,7 +92,7 @@ def parts(given: object) -> Mapping[str, float] | None:
 def number(where: str, given: object, error: Callable[[str], Exception]) -> float:
     """A number of any kind, numpy's and those of a tensor of one element included, as a finite float."""
     try:
-        value = None if isinstance(given, str | bytes) else float(given)  # type: ignore[arg-type]
+        value = None if isinstance(given, _TEXT) else float(given)  # type: ignore[arg-type]
     except (TypeError, ValueError, ArithmeticError):
         value = None
     if value is None or not math.isfinite(value):
@@ -100,7 +107,8 @@ def _messages(where: str, given: object) -> tuple[Message, ...]:
     for message in found:
         if message.role not in ROLES:
             raise EnvError(f"{where}: got a message of role {_short(message.role)}, expected one of {', '.join(ROLES)}")
-        if not isinstance(message.content, str | None):  # None, as some write for no text, is rendered as none
+        # None, as some write for no text, is rendered as none.
+        if message.content is not None and not isinstance(message.content, str):
             raise EnvError(f"{where}: got message content {_short(message.content)}, expected text")
         _all(ToolCall, message.tool_calls, where)
     return found
@@ -108,7 +116,7 @@ def _messages(where: str, given: object) -> tuple[Message, ...]:
 
 def _all(kind: type[T], given: object, where: str) -> tuple[T, ...]:
     """A list or tuple of one kind, as a tuple."""
-    if not isinstance(given, list | tuple):
+    if not isinstance(given, _SEQUENCE):
         raise EnvError(f"{where}: got {_short(given)}, expected a tuple of {kind.__name__}")
     for one in given:
         if not isinstance(one, kind):
@@ -117,7 +125,7 @@ def _all(kind: type[T], given: object, where: str) -> tuple[T, ...]:
 
 
 def _flag(where: str, name: str, given: object) -> bool:
-    if not isinstance(given, bool | np.bool_):
+    if not isinstance(given, _FLAG):
         raise EnvError(f"{where}: got {name}={_short(given)}, expected True or False")
     return bool(given)
 

@@ -2,9 +2,9 @@
 
 A coroutine function runs as a task on the loop. A plain function runs in a thread: normally the one thread that its
 `Caller` owns (an environment's objects never change threads), or a thread of its own when calls may overlap. The
-caller waits until the clock's limit. Then the call is cancelled: a coroutine that obeys within the grace time has
-*stopped*; one that swallows its cancellation is closed by force, and a thread cannot be stopped at all. Both raise
-`Overrun(stopped=False)`: whatever the call touches is dirty from then on.
+caller waits until the limit, a timer of the event loop. Then the call is cancelled: a coroutine that obeys within the
+grace time has *stopped*; one that swallows its cancellation is closed by force, and a thread cannot be stopped at all.
+Both raise `Overrun(stopped=False)`: whatever the call touches is dirty from then on.
 
 Threads are daemons, so that one that hangs never keeps the interpreter from leaving. When the awaiting task itself is
 cancelled, the user's call is cancelled the same way and the cancellation passes on.
@@ -20,9 +20,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from treadle.core.clock import SystemClock
 from treadle.core.errors import EnvError, one_line
-from treadle.core.ports import Clock
 
 GRACE_S = 0.5
 """How long a cancelled coroutine may take to end, in real time."""
@@ -43,15 +41,13 @@ class Overrun(Exception):
 class Caller:
     """Calls one environment's methods. Copies of it start with a thread of their own."""
 
-    def __init__(self, clock: Clock | None = None) -> None:
-        self.clock: Clock = clock or SystemClock()
-        """Limits are measured on it; a host puts its own here."""
+    def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[Job | None] | None = None
         self.stuck = False
         """True once a call could not be stopped; later plain functions get threads of their own."""
 
     def __deepcopy__(self, _memo: dict[int, Any]) -> Caller:
-        return Caller(self.clock)
+        return Caller()
 
     async def call(
         self, function: Callable[..., Any], *args: Any, limit_s: float, alone: bool = False, **keywords: Any
@@ -83,17 +79,12 @@ class Caller:
 
     async def _until(self, task: asyncio.Future[Any], limit_s: float) -> Any:
         """Wait for the task or the limit, whichever comes first."""
-        if limit_s <= 0:
-            raise Overrun(stopped=await _stop(task))
-        # Its task is owned by this wait: cancelled below.
-        timer = asyncio.ensure_future(self.clock.sleep(limit_s))
-        try:
-            await asyncio.wait({task, timer}, return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
-            await _stop(task)
-            raise
-        finally:
-            timer.cancel()
+        if limit_s > 0:
+            try:
+                await _ended(task, limit_s)
+            except asyncio.CancelledError:
+                await _stop(task)
+                raise
         if not task.done():
             raise Overrun(stopped=await _stop(task))
         try:
@@ -139,6 +130,24 @@ class Caller:
                 threading.Thread(target=_serve, args=(self._jobs,), name="treadle-env", daemon=True).start()
             self._jobs.put(job)
         return future
+
+
+async def _ended(task: asyncio.Future[Any], limit_s: float) -> None:
+    """Return when the task has ended or the limit has passed. `asyncio.wait` for one task, which every turn needs."""
+    loop = asyncio.get_running_loop()
+    waiter = loop.create_future()
+
+    def wake(_: object = None) -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    timer = loop.call_later(limit_s, wake)
+    task.add_done_callback(wake)
+    try:
+        await waiter
+    finally:
+        timer.cancel()
+        task.remove_done_callback(wake)
 
 
 async def _contained(coroutine: Awaitable[Any]) -> Any:

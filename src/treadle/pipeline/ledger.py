@@ -85,8 +85,7 @@ class Ledger:
 
     def _tell_end(self, group: Group, rollout: Rollout, task: Task, *, retried: bool) -> None:
         assert rollout.outcome is not None
-        segments = [s for s in group.segments.values() if s.rollout == rollout.id]
-        actions = [s for s in segments if s.is_action]
+        actions = [s for s in group.segments.values() if s.rollout == rollout.id and s.is_action]
         spent = rollout.seconds
         self.tell("rollout.done", {
             "group": group.key.id, "rollout": rollout.id, "index": rollout.index, "attempt": rollout.attempt,
@@ -94,7 +93,7 @@ class Ledger:
             "status": rollout.outcome.status.value, "origin": rollout.outcome.origin.value,
             "type": rollout.outcome.type, "message": rollout.outcome.message, "reward": self.rewards.raw(rollout),
             "turns": len(actions), "tokens": sum(len(s) for s in actions),
-            "context_tokens": len(group.context_ids(rollout.leaves[-1])) if rollout.leaves else 0,
+            "context_tokens": sum(map(len, group.path(rollout.leaves[-1]))) if rollout.leaves else 0,
             "generate_s": spent.get("generate", 0.0), "env_s": spent.get("env", 0.0),
             "score_s": spent.get("score", 0.0), "retried": retried,
         })

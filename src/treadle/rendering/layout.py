@@ -85,6 +85,8 @@ class Layout:
         contents: list[str] = []
 
         def gather(text: str) -> str:
+            if not text:
+                return text
             contents.append(sound(text))
             return contents[-1]
 
@@ -136,8 +138,8 @@ def _changed(message: Message, content: Change, other: Change) -> Message:
         )
         for call in message.tool_calls
     )
-    return replace(
-        message,
+    return Message(
+        role=message.role,
         content=content(message.content or ""),
         tool_calls=calls,
         tool_call_id=other(message.tool_call_id),

@@ -110,7 +110,7 @@ class Renderer:
             raise RenderError("bridge: got a message of role 'assistant', expected only what the world says")
         sheet = self._proven.layout.after(new_messages)
         assert sheet.text.startswith(self._proven.lead)
-        return self._ids(replace(sheet, text=sheet.text[len(self._proven.lead) :]) if ended else sheet)
+        return self._ids(Sheet(sheet.text[len(self._proven.lead) :], sheet.veil) if ended else sheet)
 
     def demonstration(self, text: str) -> Ids:
         """Ids of an assistant turn as the policy would have sampled it, end token included. int32[n]
@@ -137,13 +137,15 @@ class Renderer:
 
     def parse(self, ids: Sequence[int] | Ids, *, truncated: bool = False, turn: int = 0) -> Parsed:
         """The action in a completion. `truncated` says that a limit ended it; `turn` makes call ids unique."""
-        said = [int(i) for i in ids]
+        said: list[int] = np.asarray(ids).tolist()
         if said and said[-1] in self.stop_ids:
             said.pop()
         decoded = self._tokens.locate(said)
         action, parts = self._read(decoded.text, truncated)
-        calls = tuple(replace(call, id=f"t{turn:04d}{call.id}") for call in action.calls)
-        return Parsed(action=replace(action, calls=calls), spans=_spans(decoded, parts))
+        if action.calls:
+            calls = tuple(replace(call, id=f"t{turn:04d}{call.id}") for call in action.calls)
+            action = replace(action, calls=calls)
+        return Parsed(action=action, spans=_spans(decoded, parts))
 
     def _read(self, text: str, truncated: bool) -> tuple[Action, tuple[TextSpan, ...]]:
         if not self._proven.thinks_first:

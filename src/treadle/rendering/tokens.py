@@ -17,6 +17,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,9 @@ from treadle.rendering.veil import sound
 if TYPE_CHECKING:
     from tokenizers import AddedToken, Tokenizer
 
+SHORT, MOST_SHORT = 16, 4096
+"""Literals of up to so many characters are encoded once, and so many of them are kept: the roles and line ends of a
+template come in every bridge."""
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _PROBE = " a  b\n\n\tdéjà 你好 😀 x=[1, 20];\n```bash\nls -l\n```\n"
 
@@ -69,6 +73,7 @@ class Tokens:
         self._bytes = {i: t.content.encode() for i, t in added.items()}
         self._alphabet = _alphabet(backend)
         self._ids = frozenset(i for i, _, _ in self._control.values())
+        self._short: dict[str, Sequence[int]] = {}
 
     @classmethod
     def load(cls, folder: Path) -> Tokens:
@@ -124,7 +129,8 @@ class Tokens:
             ids += self._literal(reveal(text[at : found.start()]), eats, left)
             ids.append(control)
             at, eats = found.end(), right
-        return ids + self._literal(reveal(text[at:]), eats, False)
+        ids += self._literal(reveal(text[at:]), eats, False)
+        return ids
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, control tokens included; bytes that are not UTF-8 become U+FFFD."""
@@ -132,24 +138,36 @@ class Tokens:
 
     def locate(self, ids: Sequence[int]) -> Decoded:
         """As `decode`, with the place of every token."""
+        pieces = [self._piece(i) for i in ids]
+        whole = b"".join(pieces)
+        if whole.isascii():  # a byte is a character
+            lasts = tuple(accumulate(map(len, pieces)))
+            return Decoded(whole.decode(), (0, *lasts)[: len(lasts)], lasts)
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         parts: list[str] = []
         starts: list[int] = []
         ends: list[int] = []
         done = 0
-        for i in ids:
+        for piece in pieces:
             starts.append(done)
-            part = decoder.decode(self._piece(i))
+            part = decoder.decode(piece)
             parts.append(part)
             done += len(part)
             ends.append(done + bool(decoder.getstate()[0]))
         rest = decoder.decode(b"", True)
         return Decoded("".join(parts) + rest, tuple(starts), tuple(min(end, done + len(rest)) for end in ends))
 
-    def _literal(self, text: str, left: bool, right: bool) -> list[int]:
+    def _literal(self, text: str, left: bool, right: bool) -> Sequence[int]:
         text = text.lstrip() if left else text
         text = text.rstrip() if right else text
-        return self.encode(text) if text else []
+        if len(text) > SHORT:
+            return self.encode(text)
+        known = self._short.get(text)
+        if known is None:
+            known = self.encode(text) if text else ()
+            if len(self._short) < MOST_SHORT:
+                self._short[text] = known
+        return known
 
     def _piece(self, i: int) -> bytes:
         known = self._bytes.get(i)

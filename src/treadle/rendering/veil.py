@@ -38,13 +38,19 @@ class Controls:
         self._heads = frozenset(s[:i] for s in ordered for i in range(1, len(s)))
         self._tails = frozenset(s[i:] for s in ordered for i in range(1, len(s)))
         self._longest = len(ordered[0]) if ordered else 0
+        self._firsts = frozenset(s[0] for s in ordered)
+        self._lasts = frozenset(s[-1] for s in ordered)
 
     def opens(self, text: str) -> bool:
         """Whether the end of `text` may be the beginning of a control string."""
+        if self._firsts.isdisjoint(text[-self._longest :]):
+            return False
         return any(text[-n:] in self._heads for n in range(1, min(len(text), self._longest) + 1))
 
     def closes(self, text: str) -> bool:
         """Whether the beginning of `text` may be the end of a control string."""
+        if self._lasts.isdisjoint(text[: self._longest]):
+            return False
         return any(text[:n] in self._tails for n in range(1, min(len(text), self._longest) + 1))
 
     def veil(self, contents: Iterable[str]) -> Veil:
@@ -84,12 +90,14 @@ class Veil:
 
     def reveal(self, text: str) -> str:
         """Content back from a piece of rendered text."""
+        if not self.hidden:
+            return text.replace(self.guard, "")
         back = {ord(mark): string for string, mark in self.hidden.items()}
         return text.translate(back | {ord(self.guard): ""})
 
 
 def sound(content: str) -> str:
     """Content that can be encoded: lone surrogates become U+FFFD, pairs of them the character they mean."""
-    if _SURROGATE.search(content) is None:
+    if content.isascii() or _SURROGATE.search(content) is None:
         return content
     return content.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

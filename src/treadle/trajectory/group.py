@@ -286,7 +286,11 @@ class Group:
         )
         self._append(made)
         kept = held.leaves if made.why.breaks else held.leaves[:-1]
-        self._put(replace(held, leaves=(*kept, made.id)))
+        self._put(  # written out, as every segment does it: what takes segments has no end and no reward yet
+            Rollout(
+                id=held.id, group=held.group, index=held.index, attempt=held.attempt, leaves=(*kept, made.id),
+            )
+        )
         return made
 
     def _append(self, segment: Segment) -> Segment:

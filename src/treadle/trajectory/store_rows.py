@@ -20,6 +20,7 @@ from treadle.trajectory.segment import Author, Segment, Span, Why
 from treadle.trajectory.store_schema import PLACES
 
 Row = tuple[Any, ...]
+_INT32, _FLOAT32 = np.dtype("<i4"), np.dtype("<f4")
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 
@@ -54,12 +55,12 @@ def segment_row(s: Segment, number: int) -> Row:
         number * PLACES + place(s.id, s.group),
         None if s.rollout is None else tail(s.rollout, s.group),
         s.author.value,
-        s.ids.astype("<i4").tobytes(),
+        s.ids.astype(_INT32, copy=False).tobytes(),
         None if s.parent is None else place(s.parent, s.group),
         None if s.after is None else place(s.after, s.group),
         int(s.turn),
-        None if s.logprobs is None else s.logprobs.astype("<f4").tobytes(),
-        None if s.entropy is None else s.entropy.astype("<f4").tobytes(),
+        None if s.logprobs is None else s.logprobs.astype(_FLOAT32, copy=False).tobytes(),
+        None if s.entropy is None else s.entropy.astype(_FLOAT32, copy=False).tobytes(),
         _json(s.versions) if s.versions else None,
         None if s.kv_version is None else int(s.kv_version),
         None if s.agent == "main" else s.agent,
@@ -147,12 +148,12 @@ def _facts(values: Mapping[str, Any]) -> str:
     return _json(dict(values))
 
 
-def _json(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"), default=_plain)
-
-
 def _plain(value: object) -> object:
     return value.item() if isinstance(value, np.generic) else str(value)
+
+
+_json = json.JSONEncoder(separators=(",", ":"), default=_plain).encode
+"""One encoder for all: `json.dumps` with options makes one per call."""
 
 
 def _text(text: str) -> str:
