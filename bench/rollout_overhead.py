@@ -22,6 +22,7 @@ from treadle.agents.player import Player
 from treadle.agents.ports import Rendering
 from treadle.agents.stages import StageMeter
 from treadle.core.clock import SystemClock
+from treadle.core.heap import settled
 from treadle.core.seeds import Stream
 from treadle.envs.host import EnvHost, HostConfig
 from treadle.models.source import resolve
@@ -53,7 +54,8 @@ def run(args: argparse.Namespace) -> dict[str, object]:
     full, ids, flight = list[float](), list[float](), list[int]()
     for _ in range(args.repeats):
         for arm, speeds in (("full", full), ("ids_only", ids)):
-            speed, most = asyncio.run(measured(args, everything=arm == "full"))
+            with settled():  # as a run does
+                speed, most = asyncio.run(measured(args, everything=arm == "full"))
             speeds.append(speed)
             flight.append(most)
     record: dict[str, object] = {

@@ -36,6 +36,7 @@ from treadle.algorithms.losses import Nll
 from treadle.core.clock import SystemClock
 from treadle.core.errors import DeadlineExceeded, TreadleError
 from treadle.core.events import Fanout, Listener, Value
+from treadle.core.heap import settled
 from treadle.core.ports import WeightRef
 from treadle.core.seeds import Stream
 from treadle.envs.cassette import Cassette
@@ -160,6 +161,7 @@ class Run:
                 publisher = stack.enter_context(self.publisher)
                 await first_load(self.engine, publisher, self.tools.policy, thread=self.thread)
             stack.enter_context(heartbeat(say=self._warn, tell=self._slept))
+            stack.enter_context(settled())
             self._stack = stack.pop_all()
         return self
 
