@@ -34,8 +34,9 @@ class PipelineConfig:
     """What becomes of a ticket that cannot be trained within the bound: `wait` lets the update wait for it before that
     happens; `drop` gives it up and `mask` trains without its old tokens, and both favour short rollouts."""
     schedule: SchedulePlan = field(default_factory=InOrder)
-    """What makes the next batch: so many tickets, by `tickets`, `strict`, `freshest`, `shortest` or `learnability`; or
-    `dynamic`, which takes tickets until so many groups train."""
+    """What makes the next batch: so many tickets, by `tickets`, `strict`, `freshest`, `shortest` or `learnability`;
+    `dynamic`, which takes tickets until so many groups train; or `redundant`, which plays more and gives up the slow
+    ones."""
     curriculum: CurriculumPlan = field(default_factory=InTicketOrder)
     """Which task a ticket plays: `tickets` (task number = ticket) or `pools` (kinds that are solved sometimes)."""
     filters: tuple[FilterPlan, ...] = (DropEqualRewards(),)

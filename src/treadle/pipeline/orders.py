@@ -21,6 +21,7 @@ from treadle.pipeline.board import Board, Entry, State
 from treadle.pipeline.counting import Counting, InOrder
 from treadle.pipeline.dynamic import UntilFull
 from treadle.pipeline.filters import compared
+from treadle.pipeline.redundant import Redundant
 from treadle.pipeline.schedule import Bounds, Schedule, SchedulePlan, Strictly
 
 FORGET = 0.9
@@ -133,5 +134,5 @@ class MostToLearn:
 
 
 SCHEDULES: Mapping[str, type[SchedulePlan]] = {
-    kind.name: kind for kind in (InOrder, Strictly, Freshest, Shortest, MostToLearn, UntilFull)
+    kind.name: kind for kind in (InOrder, Strictly, Freshest, Shortest, MostToLearn, UntilFull, Redundant)
 }

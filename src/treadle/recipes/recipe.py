@@ -32,6 +32,7 @@ from treadle.pipeline.evaluation import EvaluationConfig
 from treadle.pipeline.filters import FilterPlan
 from treadle.pipeline.masks import FILTERS
 from treadle.pipeline.orders import SCHEDULES
+from treadle.pipeline.redundant import Redundant
 from treadle.pipeline.schedule import SchedulePlan
 from treadle.recipes.world import WorldPort
 
@@ -153,14 +154,17 @@ class Recipe:
 
     def _refuse_timing(self) -> None:
         """Raise ConfigError for what depends on who is faster."""
-        for key, value, why in (
-            ("lag", self.pipeline.lag, "which version samples a token would depend on timing"),
-            ("spare_rollouts", self.pipeline.spare_rollouts, "which rollouts are cancelled would depend on timing"),
+        schedule = self.pipeline.schedule
+        for key, value, off, what in (
+            ("lag", self.pipeline.lag, 0, "which version samples a token"),
+            ("spare_rollouts", self.pipeline.spare_rollouts, 0, "which rollouts are cancelled"),
+            ("schedule", schedule.name if isinstance(schedule, Redundant) else "", "tickets", "which groups train"),
         ):
             if value:
                 raise ConfigError(
-                    f"pipeline.{key}={value} contradicts deterministic=true: {why}; set pipeline.{key}=0, or only "
-                    "engine.deterministic=true, which lets the run be replayed from its record"
+                    f"pipeline.{key}={value} contradicts deterministic=true: {what} would depend on timing; set "
+                    f"pipeline.{key}={off}, or only engine.deterministic=true, which lets the run be replayed from its "
+                    "record"
                 )
         if self.engine.copies:
             raise ConfigError(
