@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # looking for help must not load a pipeline
     from treadle.testing.simulator import Scenario, Simulated
 
-SCHEDULES = ("tickets", "strict", "freshest", "shortest", "learnability", "dynamic")
+SCHEDULES = ("tickets", "strict", "freshest", "shortest", "learnability", "dynamic", "redundant")
 HEAD = (
     f"{'schedule':<13}{'lag':>4}{'bound':>6}{'engines':>8}{'rollouts/s':>11}{'of ideal':>9}"
     f"{'idle: fleet':>12}{'learner':>8}{'staleness':>10}{'wasted':>7}  slowest"
