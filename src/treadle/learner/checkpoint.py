@@ -64,7 +64,7 @@ def _moments(policy: Policy, optimiser: torch.optim.Optimizer) -> dict[str, Tens
     out: dict[str, Tensor] = {}
     for name, parameter in policy.module.named_parameters():
         for key, value in optimiser.state.get(parameter, {}).items():
-            out[f"{name}:{key}"] = value.detach().clone().contiguous()
+            out[f"{name}:{key}"] = value.detach().contiguous()
     return out
 
 

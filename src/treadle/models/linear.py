@@ -48,6 +48,8 @@ class Weights:
 
     packed: bool
     """Whether they are copied."""
+    size: int = 0
+    """Bytes of all copies."""
     edition: int = 0
 
     def changed(self) -> None:
@@ -59,7 +61,8 @@ def quicken(module: nn.Module) -> Weights:
     """Let the plain linear layers of `module` use oneDNN outside of training."""
     layers = [layer for layer in module.modules() if type(layer) is nn.Linear]
     size = sum(layer.weight.numel() * layer.weight.element_size() for layer in layers)
-    weights = Weights(packed=size <= MOST_PACKED)
+    packed = FOUND is not None and size <= MOST_PACKED
+    weights = Weights(packed=packed, size=size if packed else 0)
     if FOUND is not None:
         for layer in layers:
             layer.forward = _Forward(layer, weights, *FOUND)  # type: ignore[assignment, method-assign]

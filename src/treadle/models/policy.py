@@ -205,6 +205,28 @@ class Policy:
         plain = type(head) is nn.Linear and head.bias is None and self._scaling == Scaling()
         return head.weight if plain else None
 
+    @property
+    def widest(self) -> int:
+        """Columns of the widest states inside a layer, the output head aside."""
+        linear = [m for m in self._body.modules() if isinstance(m, nn.Linear)]
+        return max((max(m.in_features, m.out_features) for m in linear), default=self.dims.hidden)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of all parameters."""
+        return sum(p.numel() * p.element_size() for p in self.module.parameters())
+
+    @property
+    def copied_bytes(self) -> int:
+        """Of the weights that are held a second time, in the order of a faster product."""
+        return self._weights.size if self.weight_dtype == torch.float32 else 0
+
+    @property
+    def weight_dtype(self) -> torch.dtype:
+        """The number format of the weights."""
+        found: torch.dtype = next(self.module.parameters()).dtype
+        return found
+
     def save(self, folder: str | Path) -> None:
         """Write a checkpoint that transformers loads unchanged; it appears whole or not at all, flushed to disk.
 

@@ -33,6 +33,7 @@ from treadle.pipeline.filters import FilterPlan
 from treadle.pipeline.masks import FILTERS
 from treadle.pipeline.orders import SCHEDULES
 from treadle.pipeline.schedule import SchedulePlan
+from treadle.recipes.memory import MemoryConfig
 from treadle.recipes.world import WorldPort
 
 
@@ -74,6 +75,7 @@ class Recipe:
     """None begins with reinforcement learning."""
     algorithm: Algorithm = field(default_factory=Algorithm)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
+    memory: MemoryConfig = field(default_factory=MemoryConfig)
     pipeline: PipelineConfig = field(default_factory=PipelineConfig)
     evaluation: EvaluationConfig | None = field(default_factory=EvaluationConfig)
     """None never evaluates."""
@@ -154,6 +156,11 @@ class Recipe:
                     f"pipeline.{key}={value} contradicts deterministic=true: {why}; set pipeline.{key}=0, or only "
                     "engine.deterministic=true, which lets the run be replayed from its record"
                 )
+        if self.memory.budget_gb is not None:
+            raise ConfigError(
+                f"memory.budget_gb={self.memory.budget_gb:g} contradicts deterministic=true: how an update is cut into "
+                "packs would depend on the memory that is left; set memory.budget_gb=none"
+            )
         if self.engine.copies:
             raise ConfigError(
                 "engine.copies=true contradicts deterministic=true: a copying engine has no deterministic mode; set "

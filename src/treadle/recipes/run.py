@@ -36,6 +36,7 @@ from treadle.algorithms.losses import Nll
 from treadle.core.clock import SystemClock
 from treadle.core.errors import DeadlineExceeded, TreadleError
 from treadle.core.events import Fanout, Listener, Value
+from treadle.core.memory import Memory
 from treadle.core.ports import WeightRef
 from treadle.core.seeds import Stream
 from treadle.envs.cassette import Cassette
@@ -60,6 +61,7 @@ from treadle.pipeline.watchdog import remedy
 from treadle.recipes.chosen import held_best
 from treadle.recipes.engines import first_load, make_engine
 from treadle.recipes.folder import RunFolder
+from treadle.recipes.memory import MemoryPlan
 from treadle.recipes.recipe import ColdStartPlan, Recipe
 from treadle.recipes.resume import load_weights
 from treadle.rendering.renderer import Renderer
@@ -105,13 +107,16 @@ class Tools:
     make_host: Callable[[], Host]
     cassette: Cassette | None = None
     """What the hosts record on or play; the run closes it. None when the world plays and nothing is kept."""
+    memory: MemoryPlan | None = None
+    """What the recipe's budget of memory gives; None when it has none."""
 
 
 class Run:
     """One run. Make it with `compose`, use it with `async with`, train once."""
 
     def __init__(self, recipe: Recipe, *, folder: RunFolder, listeners: Sequence[Listener], tools: Tools) -> None:
-        self.recipe = recipe
+        self.recipe = recipe if tools.memory is None else tools.memory.applied(recipe)
+        """With the sizes that its budget of memory gives; the folder keeps it as it was."""
         self.folder = folder
         self.tools = tools
         self.store = TrajectoryStore(folder.database, clock=tools.clock)  # first: it keeps a second writer away
@@ -124,9 +129,13 @@ class Run:
             raise
         self.publisher = Publisher(folder.weights) if recipe.engine.copies else None
         """None when the engine shares the learner's tensors."""
+        plan = tools.memory
+        self.memory = None if plan is None else Memory(plan.own_budget)
+        """The budget of this process; None without one."""
         self.engine = make_engine(
-            recipe.engine, tools.policy, clock=tools.clock, decode=tools.renderer.decode,
-            restarts=recipe.pipeline.watchdog.restarts, restarted=self._restarted,
+            self.recipe.engine, tools.policy, clock=tools.clock, decode=tools.renderer.decode,
+            restarts=recipe.pipeline.watchdog.restarts, restarted=self._restarted, memory=self.memory,
+            own_memory=None if plan is None else plan.engine_budget,
         )
         self.evaluations = {found.label: found for found in map(Evaluation.of, self.past.evaluations)}
         self.ledger = Ledger(
@@ -161,6 +170,9 @@ class Run:
                 await first_load(self.engine, publisher, self.tools.policy, thread=self.thread)
             stack.enter_context(heartbeat(say=self._warn, tell=self._slept))
             self._stack = stack.pop_all()
+        if self.memory is not None:
+            loop = asyncio.get_running_loop()
+            self.memory.tell = lambda facts: _from_thread(loop, lambda: self.ledger.tell("memory.relieved", facts))
         return self
 
     async def __aexit__(
@@ -267,6 +279,8 @@ class Run:
             "max_staleness": recipe.pipeline.staleness_bound, "rule": recipe.algorithm.rule.name,
             "loss": recipe.algorithm.loss.name, **began,
         })
+        if self.tools.memory is not None:
+            self.ledger.tell("memory.planned", self.tools.memory.facts())
         await self.evaluate("untouched", tasks=recipe.evaluation.untouched_tasks if recipe.evaluation else None)
         if recipe.coldstart is not None and not self._stopping:
             await self._cold_start(recipe.coldstart)
@@ -284,7 +298,9 @@ class Run:
         if groups is None or self._stopping:
             return
         updates = plan.training.updates(len(groups))
-        learner = Learner(self.tools.policy, plan.learner.over(updates), publisher=self.publisher)
+        learner = Learner(
+            self.tools.policy, plan.learner.over(updates), publisher=self.publisher, memory=self.memory
+        )
         trainer = LearnerTrainer(learner, rule=Imitation(), aggregation=TokenMean(), loss=Nll())
         coldstart = ColdStart(
             plan.training, trainer=trainer, engine=self.engine, thread=self.thread, ledger=self.ledger,
@@ -325,7 +341,8 @@ class Run:
         recipe, algorithm = self.recipe, self.recipe.algorithm
         return self.watch(LearnerTrainer(
             Learner(
-                self.tools.policy, recipe.learner.over(recipe.pipeline.updates), publisher=self.publisher
+                self.tools.policy, recipe.learner.over(recipe.pipeline.updates), publisher=self.publisher,
+                memory=self.memory,
             ),
             rule=algorithm.rule, aggregation=algorithm.aggregation, loss=algorithm.loss,
         ))
@@ -432,3 +449,9 @@ class Run:
             **facts, "version": self.tools.policy.version, "seconds_s": self.tools.clock.now() - began,
             "peak_rss_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
         })
+
+
+def _from_thread(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:
+    """Have the loop call it; one that is closed has nobody left to tell."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(call)
