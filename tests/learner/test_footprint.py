@@ -51,9 +51,9 @@ def most_held(work: Any) -> int:
     return compute.run(watched)
 
 
-@pytest.mark.parametrize("top_layers", [None, 2])
-def test_a_pack_takes_what_the_formula_says(folder: Path, top_layers: int | None) -> None:
-    config = LearnerConfig(top_layers=top_layers, memo_tokens=0)
+@pytest.mark.parametrize(("top_layers", "recompute"), [(None, False), (2, False), (None, True)])
+def test_a_pack_takes_what_the_formula_says(folder: Path, top_layers: int | None, recompute: bool) -> None:
+    config = LearnerConfig(top_layers=top_layers, memo_tokens=0, recompute=recompute)
     policy = Policy.load(folder)
     expected = footprint(policy, config)
     learner, batch = Learner(policy, config), whole()

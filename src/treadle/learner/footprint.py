@@ -4,7 +4,8 @@
     a pack      tokens * per_token + per_pack
         per_token   what autograd keeps, counted on the model itself by a forward of a few tokens;
                     keys and values that branching paths lay side by side, `BRANCHING` of them;
-                    what a backward holds for a moment: `STATES` of the widest and of the plain states
+                    what a backward holds for a moment: `STATES` of the widest and of the plain states, and with
+                    `recompute` all that autograd keeps of one layer
         per_pack    the gradient of one matrix before it is added up, and head_rows * vocab logits
     a checkpoint    a copy of what is written: the weights, or the moments if they are more
 
@@ -70,11 +71,15 @@ def footprint(policy: Policy, config: LearnerConfig) -> Footprint:
     keeps = config.memo_tokens if layers < dims.layers else 0
     copies = 1 if policy.head_weight is not None else HEAD_COPIES
     states = STATES * (policy.widest + dims.hidden) * each
-    branching = BRANCHING * dims.kv_bytes(each) * layers // dims.layers
+    kept = compute.run(lambda: kept_per_token(policy))
+    if config.recompute:
+        policy.train(config.top_layers, recomputes=True)
+        kept = compute.run(lambda: kept_per_token(policy)) + kept // layers
+    branching = BRANCHING * dims.kv_bytes(each) * (1 if config.recompute else layers) // dims.layers
     return Footprint(
         gradients=gradients, moments=2 * gradients, memo=keeps * (dims.hidden * each + NAME_BYTES),
         checkpoint=max(policy.weight_bytes, 2 * gradients),
-        per_token=compute.run(lambda: kept_per_token(policy)) + states + branching,
+        per_token=kept + states + branching,
         per_pack=max(map(_size, trained)) + copies * config.head_rows * dims.vocab * each,
     )
 

@@ -94,7 +94,9 @@ class Learner:
         self._publisher = publisher
         """Writes weights for engines that copy them; None when the engine shares the tensors."""
         self._clock: Clock = clock or SystemClock()
-        self._parameters = policy.train(config.top_layers, memo_tokens=config.memo_tokens)
+        self._parameters = policy.train(
+            config.top_layers, memo_tokens=config.memo_tokens, recomputes=config.recompute
+        )
         self._device: torch.device = self._parameters[0].device
         self._head = Head(policy, rows=config.head_rows, temperature=config.temperature)
         self.optimiser = _adamw(self._parameters, config)

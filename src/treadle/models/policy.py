@@ -12,6 +12,7 @@ flat forward would not equal its plain one is refused at load (see `proof`).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ from treadle.models.gate import Gate
 from treadle.models.linear import quicken
 from treadle.models.memo import StateMemo, Sums
 from treadle.models.proof import prove, refuse_config
+from treadle.models.recompute import recompute
 from treadle.models.source import resolve
 
 DTYPES = {
@@ -88,6 +90,8 @@ class Policy:
         self._above: Any = None
         """The layers that train, when there is a memo."""
         self._tap: Any = None
+        self._plainly: Callable[[], None] = lambda: None
+        """Ends the recomputing of layers."""
         self._named: Sums | None = None
         """Names of the contexts of the forward that runs, for the memo."""
         self._version = 0
@@ -158,21 +162,23 @@ class Policy:
         """Logits of hidden states. [E, hidden] -> [E, vocab], the model's own scaling and soft-cap included."""
         return self._scaling(self._head(hidden))
 
-    def train(self, top_layers: int | None, *, memo_tokens: int = 0) -> list[nn.Parameter]:
+    def train(
+        self, top_layers: int | None, *, memo_tokens: int = 0, recomputes: bool = False
+    ) -> list[nn.Parameter]:
         """Have gradients recorded for the last `top_layers` layers and what follows them but the head, None for all.
 
         Returns the parameters that train. Below the first of them nothing is kept for a backward and none runs. With
-        `memo_tokens` a memo of so many tokens is kept at that boundary, where the model allows it. Raises ModelError
-        when the model has no list of layers, or fewer than asked for.
+        `memo_tokens` a memo of so many tokens is kept at that boundary, where the model allows it. With `recomputes`
+        the layers that train keep their inputs alone for the backward. Raises ModelError when the model has no list of
+        layers, or fewer than asked for.
         """
         chosen = list(self.module.parameters())
         if top_layers is not None:
-            layers = getattr(self._body, "layers", None)
-            if not isinstance(layers, nn.ModuleList) or len(layers) < top_layers:
-                have = len(layers) if isinstance(layers, nn.ModuleList) else "no list of"
-                raise ModelError(f"model {self.name}: learner.top_layers={top_layers}, but it has {have} layers")
-            parts = [*layers[len(layers) - top_layers :], *(m for n, m in self._body.named_children() if "norm" in n)]
+            norms = [m for n, m in self._body.named_children() if "norm" in n]
+            parts = [*self._top(top_layers, f"learner.top_layers={top_layers}"), *norms]
             chosen = [p for part in parts for p in part.parameters()]
+        self._plainly()
+        self._plainly = recompute(self._top(top_layers, "learner.recompute=true") if recomputes else ())
         wanted = {id(p) for p in chosen}
         for parameter in self.module.parameters():
             parameter.requires_grad_(id(parameter) in wanted)
@@ -180,6 +186,14 @@ class Policy:
                 parameter.grad = None
         compute.run(lambda: self._remember(0 if top_layers is None else top_layers, memo_tokens))
         return chosen
+
+    def _top(self, count: int | None, asked: str) -> Sequence[nn.Module]:
+        """The last `count` layers, None for all. Raises ModelError when there are fewer, for the key that asked."""
+        layers = getattr(self._body, "layers", None)
+        if not isinstance(layers, nn.ModuleList) or len(layers) < (count or 0):
+            have = len(layers) if isinstance(layers, nn.ModuleList) else "no list of"
+            raise ModelError(f"model {self.name}: {asked}, but it has {have} layers")
+        return list(layers)[-(count or len(layers)) :]
 
     def _remember(self, top_layers: int, tokens: int) -> None:
         """Begin a memo at the boundary below the last `top_layers` layers; none for 0 of either."""
