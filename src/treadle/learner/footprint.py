@@ -7,7 +7,7 @@
                     what a backward holds for a moment: `STATES` of the widest and of the plain states, and with
                     `recompute` all that autograd keeps of one layer
         per_pack    the gradient of one matrix before it is added up, and head_rows * vocab logits
-    a checkpoint    a copy of what is written: the weights, or the moments if they are more
+    a checkpoint    a copy of what is written: the weights, twice where adapters are merged, or the moments if more
 
 Attention with a dense mask (`learner.attention=sdpa`) takes tokens * tokens more, which is not counted.
 """
@@ -64,7 +64,7 @@ class Footprint:
 
 def footprint(policy: Policy, config: LearnerConfig) -> Footprint:
     """Of a learner with this config. Runs two small forwards; what of the policy trains is as the config says then."""
-    trained = policy.train(config.top_layers)
+    trained = policy.train(config.top_layers, lora_rank=config.lora_rank)
     gradients = sum(map(_size, trained))
     each, dims = trained[0].element_size(), policy.dims
     layers = dims.layers if config.top_layers is None else config.top_layers
@@ -73,12 +73,12 @@ def footprint(policy: Policy, config: LearnerConfig) -> Footprint:
     states = STATES * (policy.widest + dims.hidden) * each
     kept = compute.run(lambda: kept_per_token(policy))
     if config.recompute:
-        policy.train(config.top_layers, recomputes=True)
+        policy.train(config.top_layers, recomputes=True, lora_rank=config.lora_rank)
         kept = compute.run(lambda: kept_per_token(policy)) + kept // layers
     branching = BRANCHING * dims.kv_bytes(each) * (1 if config.recompute else layers) // dims.layers
     return Footprint(
         gradients=gradients, moments=2 * gradients, memo=keeps * (dims.hidden * each + NAME_BYTES),
-        checkpoint=max(policy.weight_bytes, 2 * gradients),
+        checkpoint=max((1 if policy.adapters is None else 2) * policy.weight_bytes, 2 * gradients),
         per_token=kept + states + branching,
         per_pack=max(map(_size, trained)) + copies * config.head_rows * dims.vocab * each,
     )

@@ -95,7 +95,8 @@ class Learner:
         """Writes weights for engines that copy them; None when the engine shares the tensors."""
         self._clock: Clock = clock or SystemClock()
         self._parameters = policy.train(
-            config.top_layers, memo_tokens=config.memo_tokens, recomputes=config.recompute
+            config.top_layers, memo_tokens=config.memo_tokens, recomputes=config.recompute,
+            lora_rank=config.lora_rank, lora_alpha=config.lora_alpha,
         )
         self._device: torch.device = self._parameters[0].device
         self._head = Head(policy, rows=config.head_rows, temperature=config.temperature)

@@ -30,6 +30,7 @@ from treadle.models.checkpoint import copy_weights, load_module, save_module
 from treadle.models.dims import Dims
 from treadle.models.gate import Gate
 from treadle.models.linear import quicken
+from treadle.models.lora import Adapters, linear_layers
 from treadle.models.memo import StateMemo, Sums
 from treadle.models.proof import prove, refuse_config
 from treadle.models.recompute import recompute
@@ -90,6 +91,8 @@ class Policy:
         self._above: Any = None
         """The layers that train, when there is a memo."""
         self._tap: Any = None
+        self.adapters: Adapters | None = None
+        """What trains beside weights that stay; None where the weights themselves train."""
         self._plainly: Callable[[], None] = lambda: None
         """Ends the recomputing of layers."""
         self._named: Sums | None = None
@@ -163,17 +166,22 @@ class Policy:
         return self._scaling(self._head(hidden))
 
     def train(
-        self, top_layers: int | None, *, memo_tokens: int = 0, recomputes: bool = False
+        self, top_layers: int | None, *, memo_tokens: int = 0, recomputes: bool = False, lora_rank: int | None = None,
+        lora_alpha: float = 16.0,
     ) -> list[nn.Parameter]:
         """Have gradients recorded for the last `top_layers` layers and what follows them but the head, None for all.
 
         Returns the parameters that train. Below the first of them nothing is kept for a backward and none runs. With
         `memo_tokens` a memo of so many tokens is kept at that boundary, where the model allows it. With `recomputes`
-        the layers that train keep their inputs alone for the backward. Raises ModelError when the model has no list of
+        the layers that train keep their inputs alone for the backward. With `lora_rank` only adapters of their linear
+        layers train; those of before become part of the weights. Raises ModelError when the model has no list of
         layers, or fewer than asked for.
         """
+        self._adapt(top_layers, lora_rank, lora_alpha)
         chosen = list(self.module.parameters())
-        if top_layers is not None:
+        if self.adapters is not None:
+            chosen = self.adapters.parameters()
+        elif top_layers is not None:
             norms = [m for n, m in self._body.named_children() if "norm" in n]
             parts = [*self._top(top_layers, f"learner.top_layers={top_layers}"), *norms]
             chosen = [p for part in parts for p in part.parameters()]
@@ -186,6 +194,18 @@ class Policy:
                 parameter.grad = None
         compute.run(lambda: self._remember(0 if top_layers is None else top_layers, memo_tokens))
         return chosen
+
+    def _adapt(self, top_layers: int | None, rank: int | None, alpha: float) -> None:
+        """End the adapters that there are, by adding them to the weights, and begin those of the top layers."""
+        before, self.adapters = self.adapters, None
+        if before is None and rank is None:
+            return
+        with self.gate.write("adapters"):
+            if before is not None:
+                compute.run(before.fold)
+            if rank is not None:
+                layers = linear_layers(self.module, self._top(top_layers, f"learner.lora_rank={rank}"))
+                self.adapters = compute.run(lambda: Adapters(layers, rank=rank, alpha=alpha))
 
     def _top(self, count: int | None, asked: str) -> Sequence[nn.Module]:
         """The last `count` layers, None for all. Raises ModelError when there are fewer, for the key that asked."""
@@ -241,22 +261,32 @@ class Policy:
         found: torch.dtype = next(self.module.parameters()).dtype
         return found
 
+    def state(self) -> dict[str, Tensor]:
+        """The tensors of the model as transformers knows it, by name, adapters merged."""
+        held: dict[str, Tensor] = self.module.state_dict(keep_vars=True)
+        adapters = self.adapters
+        return held if adapters is None else compute.run(lambda: adapters.merged(held))
+
     def save(self, folder: str | Path) -> None:
         """Write a checkpoint that transformers loads unchanged; it appears whole or not at all, flushed to disk.
 
+        Adapters are merged.
         Takes the gate for reading unless this thread holds it. Raises ModelError when the disk refuses.
         """
         with nullcontext() if self.gate.held else self.gate.read("save"):
-            compute.run(lambda: save_module(self.module, self.folder, Path(folder)))
+            compute.run(lambda: save_module(self.module, self.state(), self.folder, Path(folder)))
 
     def restore(self, folder: str | Path, *, version: int) -> None:
         """Copy the weights of a checkpoint into this policy's own tensors and set its version.
 
+        Adapters correct nothing then.
         Takes the gate for writing unless this thread holds it so. Raises ModelError, with nothing changed, when the
         checkpoint does not fit.
         """
         with nullcontext() if self.gate.writing else self.gate.write("restore"):
-            compute.run(lambda: copy_weights(self.name, Path(folder), self.module))
+            compute.run(lambda: copy_weights(self.name, Path(folder), self.module, beside=self.adapters))
+            if self.adapters is not None:
+                self.adapters.reset()
             if self.memo is not None:
                 self.memo.clear()
             self.version = version

@@ -94,6 +94,7 @@ class Recipe:
             self._refuse_timing()
             object.__setattr__(self, "engine", replace(self.engine, deterministic=True))
         if self.engine.deterministic:
+            self._refuse_adapters()
             self._forget()
         if self.limits.temperature == 0:
             raise ConfigError(
@@ -144,6 +145,16 @@ class Recipe:
         if self.coldstart is not None:
             learner = replace(self.coldstart.learner, memo_tokens=0)
             object.__setattr__(self, "coldstart", replace(self.coldstart, learner=learner))
+
+    def _refuse_adapters(self) -> None:
+        """Raise ConfigError for adapters: that their products treat all rows alike is not proven."""
+        cold = None if self.coldstart is None else self.coldstart.learner
+        for key, learner in (("learner", self.learner), ("coldstart.learner", cold)):
+            if learner is not None and learner.lora_rank is not None:
+                raise ConfigError(
+                    f"{key}.lora_rank={learner.lora_rank} contradicts engine.deterministic=true: the engine's proof "
+                    f"that rows keep their bits does not cover adapters; set {key}.lora_rank=none"
+                )
 
     def _refuse_timing(self) -> None:
         """Raise ConfigError for what depends on who is faster."""

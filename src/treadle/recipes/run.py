@@ -298,9 +298,9 @@ class Run:
         if groups is None or self._stopping:
             return
         updates = plan.training.updates(len(groups))
-        learner = Learner(
+        learner = await self._in_thread("the beginning of the cold start's learner", lambda: Learner(
             self.tools.policy, plan.learner.over(updates), publisher=self.publisher, memory=self.memory
-        )
+        ))
         trainer = LearnerTrainer(learner, rule=Imitation(), aggregation=TokenMean(), loss=Nll())
         coldstart = ColdStart(
             plan.training, trainer=trainer, engine=self.engine, thread=self.thread, ledger=self.ledger,
@@ -349,9 +349,10 @@ class Run:
 
     async def _reinforce(self) -> None:
         recipe, algorithm = self.recipe, self.recipe.algorithm
-        trainer = self._trainer or self._make_trainer()
+        begun = self._trainer
+        trainer = begun or await self._in_thread("the beginning of the learner", self._make_trainer)
         self._saver = self._checkpoints(trainer)
-        if self._trainer is not None:
+        if begun is not None:
             self._saver.newest = self._begin[0]
         loop = Loop(recipe.pipeline, LoopParts(
             taskset=self.tools.taskset,
@@ -424,6 +425,10 @@ class Run:
                 self._stop_stage = task.cancel
         self._stop_stage = lambda: None
         return None if task.cancelled() else task.result()
+
+    async def _in_thread(self, what: str, work: Callable[[], T]) -> T:
+        """Do what may wait at the policy's gate, as a learner's beginning does, where it holds nobody up."""
+        return await self.thread.call(what, work, deadline_s=self.recipe.pipeline.update_s)
 
     async def _salvage(self) -> None:
         """Save what was trained before the run failed, if the disk allows it."""
