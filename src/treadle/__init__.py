@@ -55,6 +55,7 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors
     from treadle.pipeline.evaluation import Evaluation, EvaluationConfig
     from treadle.recipes.compose import compose
     from treadle.recipes.front import Played, evaluate, rollout, train
+    from treadle.recipes.memory import MemoryConfig
     from treadle.recipes.recipe import Algorithm, ColdStartPlan, Recipe
     from treadle.recipes.run import Run, RunResult
     from treadle.recipes.world import ShellWorld, World
@@ -73,10 +74,11 @@ __all__ = [
     "CreditRule", "DeadlineExceeded", "DemonstrationPlan", "DrGrpo", "EngineConfig", "EngineError", "Env",
     "EnvContext", "EnvError", "Evaluation", "EvaluationConfig", "Event", "FencedParser", "Forest", "Fork",
     "GraderError", "Group", "Grpo", "HermesParser", "HostConfig", "Imitation", "InfraError", "LearnerConfig",
-    "ListTaskset", "Listener", "Loss", "LossTerms", "Message", "ModelError", "Nll", "NodeCredit", "Origin", "Outcome",
-    "PathCredit", "PipelineConfig", "PlainParser", "Played", "Policy", "PpoClip", "PromptTooLong", "Recipe",
-    "RenderError", "Rewards", "Rloo", "Rollout", "RolloutLimits", "Run", "RunResult", "SandboxError", "Segment",
-    "SeqMeanTokenMean", "SeqSumConst", "ShellWorld", "Status", "Step", "StoreError", "Task", "Taskset", "TokenMean",
+    "ListTaskset", "Listener", "Loss", "LossTerms", "MemoryConfig", "Message", "ModelError", "Nll", "NodeCredit",
+    "Origin", "Outcome", "PathCredit", "PipelineConfig", "PlainParser", "Played", "Policy", "PpoClip",
+    "PromptTooLong", "Recipe", "RenderError", "Rewards", "Rloo", "Rollout", "RolloutLimits", "Run", "RunResult",
+    "SandboxError", "Segment", "SeqMeanTokenMean", "SeqSumConst", "ShellWorld", "Status", "Step", "StoreError", "Task",
+    "Taskset", "TokenMean",
     "ToolCall", "ToolError", "ToolResult", "ToolSpec", "TreadleError", "World", "__version__", "assistant", "center",
     "compose", "evaluate", "read_group", "read_groups", "rollout", "system", "tool", "train", "user",
 ]
@@ -111,6 +113,7 @@ _HOME: dict[str, tuple[str, ...]] = {
     "pipeline.evaluation": ("Evaluation", "EvaluationConfig"),
     "recipes.compose": ("compose",),
     "recipes.front": ("Played", "evaluate", "rollout", "train"),
+    "recipes.memory": ("MemoryConfig",),
     "recipes.recipe": ("Algorithm", "ColdStartPlan", "Recipe"),
     "recipes.run": ("Run", "RunResult"),
     "recipes.world": ("ShellWorld", "World"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import random
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from treadle.inference.arena import Arena, Run
 from treadle.inference.config import row_capacity
+from treadle.models import Dims
 
 
 def make(blocks: int = 4) -> Arena:
@@ -85,3 +87,25 @@ def test_whatever_is_taken_and_given_back_no_two_runs_overlap_and_nothing_is_los
     for run in held:
         arena.give(run)
     assert arena.free_tokens == 6 * 1024
+
+
+def test_pages_of_unused_blocks_go_back_and_read_as_zeros_again() -> None:
+    arena = Arena(layers=2, kv_heads=2, head_dim=16, tokens=4096, block_tokens=1024, like=torch.zeros(1))
+    gone, kept = arena.take(1024, shared=False), arena.take(1024, shared=True)
+    assert gone is not None
+    assert kept is not None
+    for store in (*arena.k, *arena.v):
+        store.fill_(1.0)
+    arena.give(gone)
+    freed = arena.trim()
+    assert freed in (0, 4 * (1024 * 2 * 16 * 4 - mmap.PAGESIZE), 4 * 1024 * 2 * 16 * 4)  # stores begin within a page
+    assert arena.trim() == 0
+    for layer in range(2):
+        for rows in arena.rows(layer, 1024):
+            assert bool((rows[2 * kept.row : 2 * kept.row + 2] == 1).all())
+            assert bool((rows[2 * gone.row : 2 * gone.row + 2] == 0).any()) == bool(freed)
+
+
+def test_an_entry_has_the_bytes_that_the_models_shape_gives() -> None:
+    dims = Dims(layers=2, heads=4, kv_heads=2, head_dim=3, hidden=12, vocab=5, context=64)
+    assert make().bytes_per_token == dims.kv_bytes(4) == 2 * 2 * 2 * 3 * 4

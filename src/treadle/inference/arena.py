@@ -8,7 +8,8 @@ sequences is one batched matrix product with no copy. Rows and blocks are taken 
 
 A `Run` is a row with a length: consecutive tokens of one sequence, with the policy version of every entry. A run that
 outgrows its row moves to a row of twice the size: each entry is copied less than once on average. An empty block goes
-back to the common pool, so nothing fragments. The arena knows no rollouts and never evicts: `take` says None.
+back to the common pool, so nothing fragments. The arena knows no rollouts and never evicts: `take` says None. Used
+pages stay the process's own until `trim` gives those of unused blocks back.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor
 
 from treadle.core import compute
+from treadle.core.memory import drop_pages
 from treadle.inference.config import row_capacity
 
 ClassKey = tuple[int, bool]
@@ -83,6 +85,8 @@ class Arena:
         self.copied_tokens = 0
         """Entries copied by moves and forks since the start."""
         self._free_blocks = set(range(self.blocks))
+        self._touched: set[int] = set()
+        """Blocks whose pages may be in memory."""
         self._free_rows: dict[ClassKey, set[int]] = {}
         self._used: dict[tuple[ClassKey, int], int] = {}
         """Rows in use of each block that has a class."""
@@ -113,6 +117,7 @@ class Arena:
                 return None
             block = min(self._free_blocks)
             self._free_blocks.remove(block)
+            self._touched.add(block)
             free.update(range(block * per_block, (block + 1) * per_block))
             self._used[key, block] = 0
         row = min(free)
@@ -131,6 +136,16 @@ class Arena:
             del self._used[key, block]
             self._free_rows[key].difference_update(range(block * per_block, (block + 1) * per_block))
             self._free_blocks.add(block)
+
+    def trim(self) -> int:
+        """Give the pages of unused blocks back to the system; they read as zeros again. The bytes given back."""
+        unused = self._touched & self._free_blocks
+        self._touched -= unused
+        if self.k[0].device.type != "cpu":
+            return 0
+        size = self.block_tokens * self.kv_heads * self.head_dim * self.k[0].element_size()
+        places = [store.data_ptr() + block * size for store in (*self.k, *self.v) for block in unused]
+        return sum(drop_pages(place, size) for place in places)
 
     def move(self, run: Run, tokens: int) -> bool:
         """Put `run` into a row that holds `tokens`, with its entries. False when there is no room."""

@@ -251,6 +251,13 @@ class KvCache:
                 trunk.run.truncate(0)
                 trunk.version = version
 
+    def relieve(self, excess: int) -> int:
+        """Give memory back to the system, evicting what is idle until it is so many bytes; how many it was."""
+        freed = self.arena.trim()
+        while freed < excess and self._evict_one():
+            freed += self.arena.trim()
+        return freed
+
     def forget_idle(self) -> None:
         """Drop every idle context."""
         for context in {c for c in self._contexts.values() if not c.users}:

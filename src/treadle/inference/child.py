@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 import torch
 
 from treadle.core.errors import one_line
+from treadle.core.memory import Memory
 from treadle.core.ports import WeightRef
 from treadle.inference.config import EngineConfig
 from treadle.inference.engine import LocalEngine
@@ -136,7 +137,10 @@ async def serve(job: dict[str, Any], take: Take) -> None:
     folder = Path(job["folder"])
     policy = Policy.load(folder, dtype=job["dtype"])
     tokens = Tokens.load(folder) if (folder / "tokenizer.json").is_file() else None
-    engine = LocalEngine(policy, EngineConfig(**job["config"]), decode=None if tokens is None else tokens.decode)
+    engine = LocalEngine(
+        policy, EngineConfig(**job["config"]), decode=None if tokens is None else tokens.decode,
+        memory=None if job["memory"] is None else Memory(job["memory"]),
+    )
     async with asyncio.TaskGroup() as tasks, engine:
         child = Child(engine, owner=job["owner"], tasks=tasks, take=take)
         line = socket.socket(fileno=job["line"])

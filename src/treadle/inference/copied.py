@@ -55,7 +55,7 @@ class CopiedEngine:
 
     def __init__(
         self, folder: Path, config: EngineConfig | None = None, *, dtype: str = "float32", threads: int | None = None,
-        patience: Patience | None = None, command: Sequence[str] = COMMAND,
+        patience: Patience | None = None, command: Sequence[str] = COMMAND, memory: int | None = None,
     ) -> None:
         self.config = config or EngineConfig()
         self.context = self.config.context
@@ -66,7 +66,7 @@ class CopiedEngine:
         self._command = tuple(command)
         self._job = {
             "folder": str(folder), "dtype": dtype, "config": asdict(self.config),
-            "threads": threads or torch.get_num_threads(),
+            "threads": threads or torch.get_num_threads(), "memory": memory,
         }
         self._process = EngineProcess(self._command, self._job, patience=self._patience)
         self._closed = False

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from treadle.core.clock import SystemClock
 from treadle.core.errors import DeadlineExceeded, EngineError, WeightMismatch
+from treadle.core.memory import Memory
 from treadle.core.ports import Clock, Completion, Request, Statistics, WeightRef
 from treadle.inference.config import EngineConfig
 from treadle.inference.fixed import prove
@@ -44,13 +45,16 @@ class LocalEngine:
         *,
         clock: Clock | None = None,
         decode: Decode | None = None,
+        memory: Memory | None = None,
     ) -> None:
         self.policy = policy
         self.config = config or EngineConfig()
         self._context = min(self.config.context, policy.dims.context)
         self._decode = decode
         """Ids to text, needed only for stop strings. Called from the worker thread."""
-        self._worker = Worker(policy, self.config, clock=clock or SystemClock(), decode=decode)
+        self._worker = Worker(policy, self.config, clock=clock or SystemClock(), decode=decode, memory=memory)
+        if memory is not None:  # an engine without requests takes no steps
+            memory.helper(lambda: self._worker.post(self._worker.relieve))
 
     @property
     def context(self) -> int:

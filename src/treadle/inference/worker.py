@@ -22,6 +22,7 @@ from torch import Tensor
 
 from treadle.core import compute
 from treadle.core.errors import one_line
+from treadle.core.memory import GB, Memory
 from treadle.core.ports import Clock, Finish, Ids
 from treadle.inference.arena import Arena
 from treadle.inference.attention import StepAttention
@@ -69,7 +70,9 @@ class Drain:
 class Worker:
     """Owns the engine's state and its thread."""
 
-    def __init__(self, policy: Policy, config: EngineConfig, *, clock: Clock, decode: Decode | None) -> None:
+    def __init__(
+        self, policy: Policy, config: EngineConfig, *, clock: Clock, decode: Decode | None, memory: Memory | None = None
+    ) -> None:
         dims = policy.dims
         self.arena = Arena(
             layers=dims.layers,
@@ -85,6 +88,8 @@ class Worker:
         self._policy = policy
         self._clock = clock
         self._decode = decode
+        self._memory = memory
+        """The process's budget; None has none."""
         self._sampler = Sampler()
         self._fixed: FixedShapes | None = None
         """None unless the mode is deterministic."""
@@ -149,6 +154,17 @@ class Worker:
         self._drains.append(drain)
         self.scheduler.paused = True
 
+    def relieve(self) -> None:
+        """Where memory runs short, give some back: unused pages, then the KV of what is idle."""
+        excess = 0 if self._memory is None else self._memory.excess()
+        if not excess:
+            return
+        assert self._memory is not None
+        before = self.cache.evicted
+        freed = self.cache.relieve(excess)
+        if freed:
+            self._memory.acted("engine", freed_gb=freed / GB, evicted=self.cache.evicted - before)
+
     # The thread.
 
     def _run(self) -> None:
@@ -189,6 +205,7 @@ class Worker:
             command()
 
     def _step(self) -> None:
+        self.relieve()
         works: list[Work] = []
         begun = self._clock.now()
         try:

@@ -1,5 +1,8 @@
 """Checkpoints of a learner: `model/` as transformers reads it, `optimiser.safetensors`, `learner.json`.
 
+Where adapters train, `model/` has them merged, and `adapters.safetensors` has what merging rounds away: the adapters
+and the weights beside them, to the last bit.
+
 A checkpoint appears in one rename, when every byte is on the disk, so a reader never sees half of one. Moments of the
 optimiser are keyed by parameter name, not by position.
 """
@@ -19,9 +22,10 @@ from torch import Tensor
 from treadle.core import compute
 from treadle.core.errors import ModelError, StoreError
 from treadle.models.folders import atomic_folder
+from treadle.models.lora import Adapters
 from treadle.models.policy import Policy
 
-FORMAT = 1
+FORMAT, ADAPTERS = 1, "adapters.safetensors"
 
 
 def save(
@@ -36,6 +40,8 @@ def save(
         with atomic_folder(folder, replace=True) as fresh:
             policy.save(fresh / "model")
             save_file(compute.run(lambda: _moments(policy, optimiser)), fresh / "optimiser.safetensors")
+            if policy.adapters is not None:
+                save_file(_exact(policy.adapters), fresh / ADAPTERS)
             for name, text in {"learner.json": json.dumps(facts, indent=2) + "\n", **beside}.items():
                 (fresh / name).write_text(text, encoding="utf-8")
     except (OSError, ModelError) as error:
@@ -50,21 +56,49 @@ def restore(folder: Path, policy: Policy, optimiser: torch.optim.Optimizer, *, t
     try:
         facts = json.loads((folder / "learner.json").read_text(encoding="utf-8"))
         moments = load_file(folder / "optimiser.safetensors")
+        exact = load_file(folder / ADAPTERS) if (folder / ADAPTERS).exists() else {}
     except (OSError, ValueError, SafetensorError) as error:
         raise StoreError(f"checkpoint {folder}: cannot read ({error}); name a folder that a learner saved") from error
     if facts.get("format") != FORMAT:
         raise StoreError(f"checkpoint {folder}: got format {facts.get('format')}, expected {FORMAT}")
+    held = {} if policy.adapters is None else policy.adapters.exact()
+    if _shapes(exact) != _shapes(held):
+        raise StoreError(
+            f"checkpoint {folder}: got {_said(exact)}, expected {_said(held)}: set learner.lora_rank and "
+            "learner.top_layers as they were when it was saved"
+        )
     with policy.gate.write("learner.restore", timeout_s=timeout_s):
         policy.restore(folder / "model", version=int(facts["version"]))
+        compute.run(lambda: _copy_all(exact, held))
         compute.run(lambda: _load_moments(policy, optimiser, moments))
     return int(facts["updates"])
+
+
+def _exact(adapters: Adapters) -> dict[str, Tensor]:
+    return {name: tensor.contiguous() for name, tensor in adapters.exact().items()}
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in tensors.items()}
+
+
+def _said(tensors: Mapping[str, Tensor]) -> str:
+    """What of adapters a checkpoint or a learner has, in words."""
+    first = next((tensor for name, tensor in tensors.items() if name.endswith("lora_a")), None)
+    return "no adapters" if first is None else f"adapters of rank {len(first)} in {len(tensors) // 3} layers"
+
+
+def _copy_all(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> None:
+    with torch.no_grad():
+        for name, tensor in source.items():
+            target[name].copy_(tensor)
 
 
 def _moments(policy: Policy, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
     out: dict[str, Tensor] = {}
     for name, parameter in policy.module.named_parameters():
         for key, value in optimiser.state.get(parameter, {}).items():
-            out[f"{name}:{key}"] = value.detach().clone().contiguous()
+            out[f"{name}:{key}"] = value.detach().contiguous()
     return out
 
 

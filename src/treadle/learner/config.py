@@ -44,6 +44,14 @@ class LearnerConfig:
 
     Activations grow with it (a 135M model: about 1.5 MB per token), speed hardly does beyond a thousand.
     """
+    recompute: bool = False
+    """Layers that train keep their inputs alone and compute the rest again in the backward (activation checkpointing):
+    a pack takes about an eighth of the memory, and one more forward of these layers. Gradients are the same."""
+    lora_rank: int | None = None
+    """Rank of adapters beside the linear layers of the layers that train (LoRA): they alone train, and the norms, too,
+    stay as they are. None trains the weights themselves. Wants a larger `lr`, about ten times."""
+    lora_alpha: float = 16.0
+    """Adapters count lora_alpha / lora_rank times."""
     weave_tolerance: float | None = 1e-4
     """How far recorded log-probs of equal tokens in equal contexts may differ to be computed once; None never joins."""
     attention: str = "node"
@@ -64,6 +72,7 @@ class LearnerConfig:
     def __post_init__(self) -> None:
         self._at_least_one("total_updates", self.total_updates)
         self._at_least_one("top_layers", self.top_layers)
+        self._at_least_one("lora_rank", self.lora_rank)
         self._at_least_one("tokens_per_pack", self.tokens_per_pack)
         self._at_least_one("head_rows", self.head_rows)
         if self.memo_tokens < 0:
@@ -71,6 +80,7 @@ class LearnerConfig:
         for key, value in (
             ("lr", self.lr), ("eps", self.eps), ("temperature", self.temperature),
             ("max_grad_norm", self.max_grad_norm), ("gate_timeout_s", self.gate_timeout_s), ("max_skew", self.max_skew),
+            ("lora_alpha", self.lora_alpha),
         ):
             if value is not None and not value > 0:
                 raise ConfigError(f"learner.{key}: got {value}, expected > 0")

@@ -2,7 +2,8 @@
 
 An update walks its packs one after the other: forward over the packed tokens, head and loss on the loss edges,
 backward. Gradients add up in the parameters; the denominator stands in the terms and is the same for all packs, so the
-partition changes nothing (invariant 11). Then the gradient is clipped and AdamW steps.
+partition changes nothing (invariant 11). Then the gradient is clipped and AdamW steps. Where the process's memory runs
+short between two packs, what is left is cut into packs of half the size, and so are all that follow.
 
 The engine reads the same tensors all the while. They change in one place only: the step and the version bump, under
 `policy.gate.write`. A gradient that is not finite is dropped, the weights stay as they are, and the report says so.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,10 +28,12 @@ from treadle.algorithms.credit import Collapsed
 from treadle.algorithms.losses import Loss
 from treadle.core import compute
 from treadle.core.clock import SystemClock
+from treadle.core.memory import Memory
 from treadle.core.ports import Clock, Floats, WeightRef
 from treadle.learner import checkpoint
 from treadle.learner.ages import Age, AgeMeter
 from treadle.learner.config import LearnerConfig
+from treadle.learner.cut import cut
 from treadle.learner.head import Head
 from treadle.learner.pack import PackedBatch, looked_at, named, pack
 from treadle.learner.plan import PLANS
@@ -37,6 +41,9 @@ from treadle.learner.publisher import Publisher
 from treadle.learner.skew import Skew, SkewMeter, require
 from treadle.models.policy import Policy
 from treadle.trajectory.forest import Forest
+
+LEAST_PACK = 64
+"""Tokens below which want of memory cuts packs no further."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,17 +79,25 @@ class Learner:
     """
 
     def __init__(
-        self, policy: Policy, config: LearnerConfig, *, clock: Clock | None = None, publisher: Publisher | None = None
+        self, policy: Policy, config: LearnerConfig, *, clock: Clock | None = None,
+        publisher: Publisher | None = None, memory: Memory | None = None,
     ) -> None:
         config.require_length()
         self.policy = policy
         self.config = config
         self.updates = 0
         """Updates done, skipped ones included: the clock of the schedule."""
+        self.pack_tokens = config.tokens_per_pack
+        """Most tokens of a pack from now on; want of memory lowers it."""
+        self._memory = memory
+        """The process's budget; None has none."""
         self._publisher = publisher
         """Writes weights for engines that copy them; None when the engine shares the tensors."""
         self._clock: Clock = clock or SystemClock()
-        self._parameters = policy.train(config.top_layers, memo_tokens=config.memo_tokens)
+        self._parameters = policy.train(
+            config.top_layers, memo_tokens=config.memo_tokens, recomputes=config.recompute,
+            lora_rank=config.lora_rank, lora_alpha=config.lora_alpha,
+        )
         self._device: torch.device = self._parameters[0].device
         self._head = Head(policy, rows=config.head_rows, temperature=config.temperature)
         self.optimiser = _adamw(self._parameters, config)
@@ -102,13 +117,15 @@ class Learner:
         _check(packs, loss)
         total, sums, meter, ages = 0.0, dict[str, float](), SkewMeter(), AgeMeter(self.policy.version)
         try:
-            for done, batch in enumerate(packs):
-                value, part = self.accumulate(batch, loss, meter if fresh else None, ages)
+            left, done = deque(packs), list[PackedBatch]()
+            while left:
+                done.append(self._next(left))
+                value, part = self.accumulate(done[-1], loss, meter if fresh else None, ages)
                 total += value
                 for key, number in part.items():
                     sums[key] = sums.get(key, 0.0) + number
                 if between is not None:
-                    between(done + 1, len(packs))
+                    between(len(done), len(done) + len(left))
             skew = meter.read()
             if skew is not None and self.config.max_skew is not None:
                 require(skew, bound=self.config.max_skew, version=self.policy.version)
@@ -121,7 +138,7 @@ class Learner:
         return UpdateReport(
             version=self.policy.version, loss=total, grad_norm=norm, lr=lr,
             tokens_trained=sum(batch.trained for batch in packs),
-            tokens_forward=sum(batch.tokens for batch in packs), packs=len(packs), skipped=skipped,
+            tokens_forward=sum(batch.tokens for batch in done), packs=len(done), skipped=skipped,
             skew=skew, ages=ages.read(), seconds=self._clock.now() - started,
             stats={key: number / max(edges, 1) for key, number in sums.items()},
         )
@@ -142,7 +159,7 @@ class Learner:
         ones = np.where(forest.action, 1.0, 0.0)
         packs = pack(
             forest, Collapsed(pos=ones, neg=0 * ones, mass=ones), denominator=1.0,
-            budget_tokens=self.config.tokens_per_pack,
+            budget_tokens=self.pack_tokens,
         )
         out = {s.id: np.full(len(s), np.nan, dtype=np.float32) for s in forest.segments if s.is_action}
         for batch in packs:
@@ -173,6 +190,18 @@ class Learner:
         self.updates = checkpoint.restore(
             Path(folder), self.policy, self.optimiser, timeout_s=self.config.gate_timeout_s
         )
+
+    def _next(self, left: deque[PackedBatch]) -> PackedBatch:
+        """The next pack, no larger than memory allows; the rest of it stays in `left`."""
+        memory = self._memory
+        if memory is not None and memory.excess():
+            memory.call_helpers()
+            if self.pack_tokens > LEAST_PACK:
+                self.pack_tokens = max(self.pack_tokens // 2, LEAST_PACK)
+                memory.acted("learner", tokens_per_pack=self.pack_tokens)
+        if self.pack_tokens < self.config.tokens_per_pack:
+            left.extendleft(reversed(cut(left.popleft(), self.pack_tokens)))
+        return left.popleft()
 
     def _accumulate(
         self, batch: PackedBatch, loss: Loss, meter: SkewMeter | None, ages: AgeMeter | None

@@ -102,7 +102,8 @@ def pack(
     strands = weave(forest, collapsed, tolerance=tolerance)
     paid = np.zeros(len(strands), dtype=bool)
     packs: list[PackedBatch] = []
-    for order in _Tree(strands).split(budget_tokens):
+    tree = Tree([strand.parent for strand in strands], [len(strand) for strand in strands])
+    for order in tree.split(budget_tokens):
         owned = ~paid[order]
         paid[order] = True
         packs.append(_lay_out(forest, strands, denominator, order, owned))
@@ -131,19 +132,19 @@ def looked_at(batch: PackedBatch) -> NDArray[np.bool_]:
     return out
 
 
-class _Tree:
-    """The context tree of the strands."""
+class Tree:
+    """A context tree: runs of tokens by the run that each continues, an earlier one, or -1 for a root."""
 
-    def __init__(self, strands: Sequence[Strand]) -> None:
-        self.parent = np.array([strand.parent for strand in strands], dtype=np.int64)
-        self.length = np.array([len(strand) for strand in strands], dtype=np.int64)
-        self.children: list[list[int]] = [[] for _ in strands]
+    def __init__(self, parent: Sequence[int], length: Sequence[int]) -> None:
+        self.parent = np.array(parent, dtype=np.int64)
+        self.length = np.array(length, dtype=np.int64)
+        self.children: list[list[int]] = [[] for _ in parent]
         self.roots: list[int] = []
-        for i, strand in enumerate(strands):
-            (self.children[strand.parent] if strand.parent >= 0 else self.roots).append(i)
+        for i, before in enumerate(parent):
+            (self.children[before] if before >= 0 else self.roots).append(i)
 
     def split(self, budget: int) -> Iterator[Index]:
-        """Strands of each pack in depth-first pre-order."""
+        """Runs of each pack in depth-first pre-order: as many leaves, with their paths, as fit the budget."""
         order: list[int] = []
         held: set[int] = set()
         size = 0

@@ -7,15 +7,18 @@ there: engine, learner and optimiser keep theirs.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from treadle.core.errors import ModelError
 from treadle.models.attention import NAME
 from treadle.models.folders import atomic_folder, copy_beside_weights
+from treadle.models.lora import Adapters
 from treadle.models.quiet import quiet
 
 loader: Any = AutoModelForCausalLM
@@ -48,27 +51,30 @@ def load_module(name: str, folder: Path, dtype: torch.dtype) -> Any:
     return module
 
 
-def save_module(module: Any, beside: Path, target: Path) -> None:
-    """Write `module` and the files beside its weights in `beside` to `target`, atomically.
+def save_module(module: Any, state: Mapping[str, Tensor], beside: Path, target: Path) -> None:
+    """Write `module` with these tensors and the files beside its weights in `beside` to `target`, atomically.
 
     An existing `target` is replaced. Raises ModelError when the disk refuses.
     """
     try:
         with atomic_folder(target, replace=True) as fresh, quiet():
             copy_beside_weights(beside, fresh)
-            module.save_pretrained(fresh)
+            module.save_pretrained(fresh, state_dict={name: tensor.detach() for name, tensor in state.items()})
     except OSError as error:
         raise ModelError(f"cannot save the model to {target}: {error.strerror or error}") from error
 
 
-def copy_weights(name: str, folder: Path, module: Any) -> None:
-    """Copy the weights in `folder` into `module`'s own tensors. Raises ModelError when they do not fit.
+def copy_weights(name: str, folder: Path, module: Any, *, beside: Adapters | None = None) -> None:
+    """Copy the weights in `folder` into `module`'s own tensors, those of adapters aside. Raises ModelError when they do
+    not fit.
 
     Nothing is changed unless everything fits. For a moment the weights are held twice.
     """
     dtype = next(module.parameters()).dtype
     fresh = load_module(name, folder, dtype)
     theirs, ours = fresh.state_dict(), module.state_dict()
+    if beside is not None:
+        ours = beside.without(ours)
     wrong = [key for key in ours if key not in theirs or theirs[key].shape != ours[key].shape]
     wrong += [key for key in theirs if key not in ours]
     if wrong:

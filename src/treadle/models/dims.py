@@ -22,3 +22,7 @@ class Dims:
     """Columns of the logits; may be more than the tokenizer has ids."""
     context: int
     """Most tokens of one sequence."""
+
+    def kv_bytes(self, element: int) -> int:
+        """Bytes of one token's keys and values over all layers, in numbers of `element` bytes."""
+        return 2 * self.layers * self.kv_heads * self.head_dim * element

@@ -10,13 +10,14 @@ read in place.
 `quicken` makes every plain linear layer of a module take it where no gradient is recorded; a layer that records
 gradients, or is not float32 on the CPU, stays as it is. Names and parameters of the module do not change. A copy is
 made when a layer is used for the first time after its weights changed. PyTorch counts changes of a tensor, but a fused
-optimiser step goes uncounted: who takes one has to say so, `Weights.changed`.
+optimiser step goes uncounted: who takes one has to say so, `Weights.changed`. A step changes what trains alone: copies
+of other weights, those below the layers that train and those beside an adapter (see `lora`), stay good.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -48,21 +49,27 @@ class Weights:
 
     packed: bool
     """Whether they are copied."""
-    edition: int = 0
+    size: int = 0
+    """Bytes of all copies."""
+    forwards: list[_Forward] = field(default_factory=list)
 
     def changed(self) -> None:
-        """Say that weights changed in a way that PyTorch does not count. Not while a forward runs."""
-        self.edition += 1
+        """Say that what trains changed in a way that PyTorch does not count. Not while a forward runs."""
+        for forward in self.forwards:
+            forward.changed()
 
 
 def quicken(module: nn.Module) -> Weights:
     """Let the plain linear layers of `module` use oneDNN outside of training."""
     layers = [layer for layer in module.modules() if type(layer) is nn.Linear]
     size = sum(layer.weight.numel() * layer.weight.element_size() for layer in layers)
-    weights = Weights(packed=size <= MOST_PACKED)
+    packed = FOUND is not None and size <= MOST_PACKED
+    weights = Weights(packed=packed, size=size if packed else 0)
     if FOUND is not None:
         for layer in layers:
-            layer.forward = _Forward(layer, weights, *FOUND)  # type: ignore[assignment, method-assign]
+            forward = _Forward(layer, weights, *FOUND)
+            weights.forwards.append(forward)
+            layer.forward = forward  # type: ignore[assignment, method-assign]
     return weights
 
 
@@ -74,8 +81,14 @@ class _Forward:
         self._weights = weights
         self._product = product
         self._order = order
+        self._edition = 0
+        """Uncounted changes of the weight."""
         self._held: tuple[tuple[int, int, int], Tensor] | None = None
         """The copy, and what it is a copy of."""
+
+    def changed(self) -> None:
+        """The weight changed uncounted, if it trains."""
+        self._edition += int(self._layer.weight.requires_grad)
 
     def __call__(self, states: Tensor) -> Tensor:
         weight, bias = self._layer.weight, self._layer.bias
@@ -87,7 +100,7 @@ class _Forward:
 
     def _packed(self, weight: Tensor) -> Tensor:
         """Weights in oneDNN's order. Two threads may both make it; either copy is right."""
-        key = (weight.data_ptr(), weight._version, self._weights.edition)
+        key = (weight.data_ptr(), weight._version, self._edition)
         held = self._held
         if held is None or held[0] != key:
             with torch.inference_mode(False), torch.no_grad():

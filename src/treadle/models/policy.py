@@ -12,6 +12,7 @@ flat forward would not equal its plain one is refused at load (see `proof`).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,8 +30,10 @@ from treadle.models.checkpoint import copy_weights, load_module, save_module
 from treadle.models.dims import Dims
 from treadle.models.gate import Gate
 from treadle.models.linear import quicken
+from treadle.models.lora import Adapters, linear_layers
 from treadle.models.memo import StateMemo, Sums
 from treadle.models.proof import prove, refuse_config
+from treadle.models.recompute import recompute
 from treadle.models.source import resolve
 
 DTYPES = {
@@ -88,6 +91,10 @@ class Policy:
         self._above: Any = None
         """The layers that train, when there is a memo."""
         self._tap: Any = None
+        self.adapters: Adapters | None = None
+        """What trains beside weights that stay; None where the weights themselves train."""
+        self._plainly: Callable[[], None] = lambda: None
+        """Ends the recomputing of layers."""
         self._named: Sums | None = None
         """Names of the contexts of the forward that runs, for the memo."""
         self._version = 0
@@ -158,21 +165,28 @@ class Policy:
         """Logits of hidden states. [E, hidden] -> [E, vocab], the model's own scaling and soft-cap included."""
         return self._scaling(self._head(hidden))
 
-    def train(self, top_layers: int | None, *, memo_tokens: int = 0) -> list[nn.Parameter]:
+    def train(
+        self, top_layers: int | None, *, memo_tokens: int = 0, recomputes: bool = False, lora_rank: int | None = None,
+        lora_alpha: float = 16.0,
+    ) -> list[nn.Parameter]:
         """Have gradients recorded for the last `top_layers` layers and what follows them but the head, None for all.
 
         Returns the parameters that train. Below the first of them nothing is kept for a backward and none runs. With
-        `memo_tokens` a memo of so many tokens is kept at that boundary, where the model allows it. Raises ModelError
-        when the model has no list of layers, or fewer than asked for.
+        `memo_tokens` a memo of so many tokens is kept at that boundary, where the model allows it. With `recomputes`
+        the layers that train keep their inputs alone for the backward. With `lora_rank` only adapters of their linear
+        layers train; those of before become part of the weights. Raises ModelError when the model has no list of
+        layers, or fewer than asked for.
         """
+        self._adapt(top_layers, lora_rank, lora_alpha)
         chosen = list(self.module.parameters())
-        if top_layers is not None:
-            layers = getattr(self._body, "layers", None)
-            if not isinstance(layers, nn.ModuleList) or len(layers) < top_layers:
-                have = len(layers) if isinstance(layers, nn.ModuleList) else "no list of"
-                raise ModelError(f"model {self.name}: learner.top_layers={top_layers}, but it has {have} layers")
-            parts = [*layers[len(layers) - top_layers :], *(m for n, m in self._body.named_children() if "norm" in n)]
+        if self.adapters is not None:
+            chosen = self.adapters.parameters()
+        elif top_layers is not None:
+            norms = [m for n, m in self._body.named_children() if "norm" in n]
+            parts = [*self._top(top_layers, f"learner.top_layers={top_layers}"), *norms]
             chosen = [p for part in parts for p in part.parameters()]
+        self._plainly()
+        self._plainly = recompute(self._top(top_layers, "learner.recompute=true") if recomputes else ())
         wanted = {id(p) for p in chosen}
         for parameter in self.module.parameters():
             parameter.requires_grad_(id(parameter) in wanted)
@@ -180,6 +194,26 @@ class Policy:
                 parameter.grad = None
         compute.run(lambda: self._remember(0 if top_layers is None else top_layers, memo_tokens))
         return chosen
+
+    def _adapt(self, top_layers: int | None, rank: int | None, alpha: float) -> None:
+        """End the adapters that there are, by adding them to the weights, and begin those of the top layers."""
+        before, self.adapters = self.adapters, None
+        if before is None and rank is None:
+            return
+        with self.gate.write("adapters"):
+            if before is not None:
+                compute.run(before.fold)
+            if rank is not None:
+                layers = linear_layers(self.module, self._top(top_layers, f"learner.lora_rank={rank}"))
+                self.adapters = compute.run(lambda: Adapters(layers, rank=rank, alpha=alpha))
+
+    def _top(self, count: int | None, asked: str) -> Sequence[nn.Module]:
+        """The last `count` layers, None for all. Raises ModelError when there are fewer, for the key that asked."""
+        layers = getattr(self._body, "layers", None)
+        if not isinstance(layers, nn.ModuleList) or len(layers) < (count or 0):
+            have = len(layers) if isinstance(layers, nn.ModuleList) else "no list of"
+            raise ModelError(f"model {self.name}: {asked}, but it has {have} layers")
+        return list(layers)[-(count or len(layers)) :]
 
     def _remember(self, top_layers: int, tokens: int) -> None:
         """Begin a memo at the boundary below the last `top_layers` layers; none for 0 of either."""
@@ -205,22 +239,54 @@ class Policy:
         plain = type(head) is nn.Linear and head.bias is None and self._scaling == Scaling()
         return head.weight if plain else None
 
+    @property
+    def widest(self) -> int:
+        """Columns of the widest states inside a layer, the output head aside."""
+        linear = [m for m in self._body.modules() if isinstance(m, nn.Linear)]
+        return max((max(m.in_features, m.out_features) for m in linear), default=self.dims.hidden)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of all parameters."""
+        return sum(p.numel() * p.element_size() for p in self.module.parameters())
+
+    @property
+    def copied_bytes(self) -> int:
+        """Of the weights that are held a second time, in the order of a faster product."""
+        return self._weights.size if self.weight_dtype == torch.float32 else 0
+
+    @property
+    def weight_dtype(self) -> torch.dtype:
+        """The number format of the weights."""
+        found: torch.dtype = next(self.module.parameters()).dtype
+        return found
+
+    def state(self) -> dict[str, Tensor]:
+        """The tensors of the model as transformers knows it, by name, adapters merged."""
+        held: dict[str, Tensor] = self.module.state_dict(keep_vars=True)
+        adapters = self.adapters
+        return held if adapters is None else compute.run(lambda: adapters.merged(held))
+
     def save(self, folder: str | Path) -> None:
         """Write a checkpoint that transformers loads unchanged; it appears whole or not at all, flushed to disk.
 
+        Adapters are merged.
         Takes the gate for reading unless this thread holds it. Raises ModelError when the disk refuses.
         """
         with nullcontext() if self.gate.held else self.gate.read("save"):
-            compute.run(lambda: save_module(self.module, self.folder, Path(folder)))
+            compute.run(lambda: save_module(self.module, self.state(), self.folder, Path(folder)))
 
     def restore(self, folder: str | Path, *, version: int) -> None:
         """Copy the weights of a checkpoint into this policy's own tensors and set its version.
 
+        Adapters correct nothing then.
         Takes the gate for writing unless this thread holds it so. Raises ModelError, with nothing changed, when the
         checkpoint does not fit.
         """
         with nullcontext() if self.gate.writing else self.gate.write("restore"):
-            compute.run(lambda: copy_weights(self.name, Path(folder), self.module))
+            compute.run(lambda: copy_weights(self.name, Path(folder), self.module, beside=self.adapters))
+            if self.adapters is not None:
+                self.adapters.reset()
             if self.memo is not None:
                 self.memo.clear()
             self.version = version

@@ -1,6 +1,6 @@
 """Published weights: one policy version in a folder, for engines that keep a copy of their own.
 
-    version-000007/weights.safetensors     every tensor once, tied ones under their first name
+    version-000007/weights.safetensors     every tensor once, tied ones under their first name, adapters merged
     version-000007/published.json          version, size, a checksum per tensor, the canary
 
 Checksums are taken from the tensors that were trained, not from the file, and a reader compares them with what it holds
@@ -141,7 +141,7 @@ def tensors(policy: Policy) -> dict[str, Tensor]:
     """The tensors that make up a policy, each once: a tied one stands under its first name."""
     seen: set[int] = set()
     out: dict[str, Tensor] = {}
-    for name, tensor in policy.module.state_dict(keep_vars=True).items():
+    for name, tensor in policy.state().items():
         if id(tensor) not in seen:
             seen.add(id(tensor))
             out[name] = tensor

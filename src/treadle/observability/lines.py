@@ -44,6 +44,8 @@ class PlainLines:
             "breaker.closed": lambda e: f"family {text(e, 'family')} works again (group {text(e, 'group')})",
             "wait.expired": lambda e: f"{text(e, 'what')}; {text(e, 'action')}",
             "watchdog.acted": watchdog_line,
+            "memory.planned": _memory,
+            "memory.relieved": relief_line,
             "run.stopping": _stopping,
             "run.done": _done,
         }
@@ -68,6 +70,25 @@ def watchdog_line(event: Event) -> str:
     return (
         f"{text(event, 'wait')} waited for {text(event, 'for')} for {duration(number(event, 'since_s'))}: "
         f"{REMEDIES.get(action, action)}"
+    )
+
+
+def relief_line(event: Event) -> str:
+    """One act for want of memory: who gave way, and how."""
+    held = f"{amount(number(event, 'resident_gb'))} of {amount(number(event, 'budget_gb'))} GB"
+    if text(event, "who") == "learner":
+        return f"memory: {held} in use, the learner cuts its packs to {text(event, 'tokens_per_pack')} tokens"
+    return (
+        f"memory: {held} in use, the engine evicted {text(event, 'evicted')} idle entries and gave "
+        f"{amount(number(event, 'freed_gb'))} GB back"
+    )
+
+
+def _memory(event: Event) -> str:
+    size = {key: amount(number(event, f"{key}_gb")) for key in ("budget", "fixed", "cache", "work")}
+    return (
+        f"memory: {size['budget']} GB, of which fixed {size['fixed']}, cache {size['cache']} "
+        f"({text(event, 'kv_tokens')} tokens), packs {size['work']} ({text(event, 'tokens_per_pack')} tokens)"
     )
 
 

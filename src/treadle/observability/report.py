@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from treadle.core.events import Event
 from treadle.observability import tables
 from treadle.observability.facts import Evaluated, amount, duration, number, taped, text, whole
-from treadle.observability.lines import took_back, watchdog_line
+from treadle.observability.lines import relief_line, took_back, watchdog_line
 
 if TYPE_CHECKING:  # drawing loads it
     from matplotlib.figure import Figure
@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # drawing loads it
 STEPS = (("untouched", "untouched"), ("coldstart", "cold start"), ("final", "after RL"))
 """Labels of the three evaluations that every report compares, and how they are called."""
 ACTS = 20
-"""Acts of the watchdog that a report lists."""
+"""Acts of the watchdog, and for want of memory, that a report lists."""
 
 
 class Report:
@@ -36,6 +36,7 @@ class Report:
         self._dropped: dict[str, int] = {}
         self._endings: dict[str, int] = {}
         self._acts: list[str] = []
+        self._relief: list[str] = []
         self._stages: dict[str, float] = {}
 
     def emit(self, event: Event) -> None:
@@ -59,6 +60,8 @@ class Report:
             self._endings[ending] = self._endings.get(ending, 0) + 1
         elif event.name == "watchdog.acted":
             self._acts.append(watchdog_line(event))
+        elif event.name == "memory.relieved":
+            self._relief.append(relief_line(event))
         elif event.name == "stage.done":
             stage = text(event, "stage")
             self._stages[stage] = self._stages.get(stage, 0.0) + (number(event, "seconds_s") or 0.0)
@@ -145,11 +148,13 @@ class Report:
         return [*tables.curriculum(self._updates), *tables.ages(self._updates)]
 
     def _watchdog(self) -> list[str]:
-        """What waited too long, and what was done about it; nothing for a run that needed nothing."""
-        if not self._acts:
-            return []
-        more = [f"- and {len(self._acts) - ACTS} more"] if len(self._acts) > ACTS else []
-        return ["", "## What the watchdog did", "", *(f"- {cell(line)}" for line in self._acts[:ACTS]), *more]
+        """What waited too long or was too large, and what was done about it; nothing for a run that needed nothing."""
+        lines: list[str] = []
+        for title, acts in (("What the watchdog did", self._acts), ("Where memory ran short", self._relief)):
+            if acts:
+                more = [f"- and {len(acts) - ACTS} more"] if len(acts) > ACTS else []
+                lines += ["", f"## {title}", "", *(f"- {cell(line)}" for line in acts[:ACTS]), *more]
+        return lines
 
     def _kept(self) -> list[str]:
         """Which checkpoint was kept as the best."""

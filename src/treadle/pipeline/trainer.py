@@ -93,7 +93,7 @@ class LearnerTrainer:
         forest = Forest.of(groups)
         collapsed, denominator = assign(forest, self.rule, self.aggregation)
         packs = pack(
-            forest, collapsed, denominator=denominator, budget_tokens=self.learner.config.tokens_per_pack,
+            forest, collapsed, denominator=denominator, budget_tokens=self.learner.pack_tokens,
             tolerance=self.learner.config.weave_tolerance,
         )
         fresh = all(group.oldest_version in (None, self.version) for group in groups)

@@ -28,6 +28,7 @@ from treadle.envs.recorded import FallbackHost, RecordedHost, RecordingHost
 from treadle.envs.task import Taskset, size_of
 from treadle.models.policy import Policy
 from treadle.recipes.folder import RunFolder
+from treadle.recipes.memory import plan_memory
 from treadle.recipes.recipe import Recipe
 from treadle.recipes.resume import load_weights
 from treadle.recipes.run import Run, Tools
@@ -58,7 +59,7 @@ def compose(
     renderer = Renderer.load(policy.folder, parser=recipe.world.parser())
     if weights is not None:
         load_weights(policy, weights)
-    clock = SystemClock()
+    clock, plan = SystemClock(), plan_memory(recipe, policy)
     cassette = _cassette(recipe.cassette)
     with ExitStack() as stack:
         if cassette is not None:
@@ -68,7 +69,7 @@ def compose(
             recipe, folder=folder, listeners=listeners,
             tools=Tools(
                 taskset=taskset, policy=policy, renderer=renderer, clock=clock, cassette=cassette,
-                make_host=_hosts(recipe, maker, cassette, clock),
+                make_host=_hosts(recipe, maker, cassette, clock), memory=plan,
             ),
         )
         stack.pop_all()  # the run closes the cassette

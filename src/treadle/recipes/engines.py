@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from treadle.core.memory import Memory
 from treadle.core.ports import Clock
 from treadle.inference.config import EngineConfig
 from treadle.inference.copied import CopiedEngine, Restarted, unheard
@@ -19,17 +20,18 @@ PUBLISH_S = 600.0
 
 def make_engine(
     config: EngineConfig, policy: Policy, *, clock: Clock, decode: Decode, restarts: int = 0,
-    restarted: Restarted = unheard,
+    restarted: Restarted = unheard, memory: Memory | None = None, own_memory: int | None = None,
 ) -> LocalEngine | CopiedEngine:
     """The engine that `config` asks for, not started.
 
-    One with a process of its own has it started again so often when it ends before its time, and tells `restarted`.
+    One with a process of its own has it started again so often when it ends before its time, and tells `restarted`; its
+    budget of memory is `own_memory` bytes. Any other shares the `memory` of this process.
     """
     if config.copies:
-        engine = CopiedEngine(policy.folder, config, patience=Patience(restarts=restarts))
+        engine = CopiedEngine(policy.folder, config, patience=Patience(restarts=restarts), memory=own_memory)
         engine.restarted = restarted
         return engine
-    return LocalEngine(policy, config, clock=clock, decode=decode)
+    return LocalEngine(policy, config, clock=clock, decode=decode, memory=memory)
 
 
 async def first_load(engine: Engine, publisher: Publisher, policy: Policy, *, thread: BlockingThread) -> None:

@@ -34,6 +34,7 @@ from treadle.pipeline.masks import FILTERS
 from treadle.pipeline.orders import SCHEDULES
 from treadle.pipeline.redundant import Redundant
 from treadle.pipeline.schedule import SchedulePlan
+from treadle.recipes.memory import MemoryConfig
 from treadle.recipes.world import WorldPort
 
 
@@ -75,6 +76,7 @@ class Recipe:
     """None begins with reinforcement learning."""
     algorithm: Algorithm = field(default_factory=Algorithm)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
+    memory: MemoryConfig = field(default_factory=MemoryConfig)
     pipeline: PipelineConfig = field(default_factory=PipelineConfig)
     evaluation: EvaluationConfig | None = field(default_factory=EvaluationConfig)
     """None never evaluates."""
@@ -96,6 +98,7 @@ class Recipe:
             self._refuse_timing()
             object.__setattr__(self, "engine", replace(self.engine, deterministic=True))
         if self.engine.deterministic:
+            self._refuse_adapters()
             self._forget()
         if self.limits.temperature == 0:
             raise ConfigError(
@@ -152,6 +155,16 @@ class Recipe:
             learner = replace(self.coldstart.learner, memo_tokens=0)
             object.__setattr__(self, "coldstart", replace(self.coldstart, learner=learner))
 
+    def _refuse_adapters(self) -> None:
+        """Raise ConfigError for adapters: that their products treat all rows alike is not proven."""
+        cold = None if self.coldstart is None else self.coldstart.learner
+        for key, learner in (("learner", self.learner), ("coldstart.learner", cold)):
+            if learner is not None and learner.lora_rank is not None:
+                raise ConfigError(
+                    f"{key}.lora_rank={learner.lora_rank} contradicts engine.deterministic=true: the engine's proof "
+                    f"that rows keep their bits does not cover adapters; set {key}.lora_rank=none"
+                )
+
     def _refuse_timing(self) -> None:
         """Raise ConfigError for what depends on who is faster."""
         schedule = self.pipeline.schedule
@@ -166,6 +179,11 @@ class Recipe:
                     f"pipeline.{key}={off}, or only engine.deterministic=true, which lets the run be replayed from its "
                     "record"
                 )
+        if self.memory.budget_gb is not None:
+            raise ConfigError(
+                f"memory.budget_gb={self.memory.budget_gb:g} contradicts deterministic=true: how an update is cut into "
+                "packs would depend on the memory that is left; set memory.budget_gb=none"
+            )
         if self.engine.copies:
             raise ConfigError(
                 "engine.copies=true contradicts deterministic=true: a copying engine has no deterministic mode; set "

@@ -29,7 +29,7 @@ FREE = frozenset({
     "pipeline.save_every", "pipeline.keep_checkpoints", "pipeline.stall_s", "pipeline.update_s",
     "pipeline.failed_batches", "pipeline.skipped_updates", "pipeline.watchdog.promote_s",
     "pipeline.watchdog.rollout_s", "pipeline.watchdog.shrink_s", "pipeline.watchdog.restarts", "evaluation.at_once",
-    "runs", "threads",
+    "runs", "threads", "memory.budget_gb", "memory.engine_share",
 })
 """Keys that may change in the middle of a run; `pipeline.updates` may grow. How many threads add up a product may show
 in its last bit, so in deterministic mode `threads` must not."""

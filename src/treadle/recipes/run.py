@@ -37,6 +37,7 @@ from treadle.core.clock import SystemClock
 from treadle.core.errors import DeadlineExceeded, TreadleError
 from treadle.core.events import Fanout, Listener, Value
 from treadle.core.heap import settled
+from treadle.core.memory import Memory
 from treadle.core.ports import WeightRef
 from treadle.core.seeds import Stream
 from treadle.envs.cassette import Cassette
@@ -60,6 +61,7 @@ from treadle.pipeline.watchdog import Silence, remedy
 from treadle.recipes.engines import first_load, make_engine
 from treadle.recipes.folder import RunFolder
 from treadle.recipes.measures import Measures
+from treadle.recipes.memory import MemoryPlan
 from treadle.recipes.recipe import ColdStartPlan, Recipe
 from treadle.recipes.resume import load_weights
 from treadle.rendering.renderer import Renderer
@@ -105,13 +107,16 @@ class Tools:
     make_host: Callable[[], Host]
     cassette: Cassette | None = None
     """What the hosts record on or play; the run closes it. None when the world plays and nothing is kept."""
+    memory: MemoryPlan | None = None
+    """What the recipe's budget of memory gives; None when it has none."""
 
 
 class Run:
     """One run. Make it with `compose`, use it with `async with`, train once."""
 
     def __init__(self, recipe: Recipe, *, folder: RunFolder, listeners: Sequence[Listener], tools: Tools) -> None:
-        self.recipe = recipe
+        self.recipe = recipe if tools.memory is None else tools.memory.applied(recipe)
+        """With the sizes that its budget of memory gives; the folder keeps it as it was."""
         self.folder = folder
         self.tools = tools
         self.store = TrajectoryStore(folder.database, clock=tools.clock)  # first: it keeps a second writer away
@@ -124,9 +129,13 @@ class Run:
             raise
         self.publisher = Publisher(folder.weights) if recipe.engine.copies else None
         """None when the engine shares the learner's tensors."""
+        plan = tools.memory
+        self.memory = None if plan is None else Memory(plan.own_budget)
+        """The budget of this process; None without one."""
         self.engine = make_engine(
-            recipe.engine, tools.policy, clock=tools.clock, decode=tools.renderer.decode,
-            restarts=recipe.pipeline.watchdog.restarts, restarted=self._restarted,
+            self.recipe.engine, tools.policy, clock=tools.clock, decode=tools.renderer.decode,
+            restarts=recipe.pipeline.watchdog.restarts, restarted=self._restarted, memory=self.memory,
+            own_memory=None if plan is None else plan.engine_budget,
         )
         self.ledger = Ledger(
             Fanout(self.store, *map(Shield, listeners)), meter=StageMeter(tools.clock), rewards=recipe.rewards,
@@ -163,6 +172,9 @@ class Run:
             stack.enter_context(heartbeat(say=self._warn, tell=self._slept))
             stack.enter_context(settled())
             self._stack = stack.pop_all()
+        if self.memory is not None:
+            loop = asyncio.get_running_loop()
+            self.memory.tell = lambda facts: _from_thread(loop, lambda: self.ledger.tell("memory.relieved", facts))
         return self
 
     async def __aexit__(
@@ -267,6 +279,8 @@ class Run:
             "max_staleness": recipe.pipeline.staleness_bound, "rule": recipe.algorithm.rule.name,
             "loss": recipe.algorithm.loss.name, **began,
         })
+        if self.tools.memory is not None:
+            self.ledger.tell("memory.planned", self.tools.memory.facts())
         await self.evaluate("untouched", tasks=recipe.evaluation.untouched_tasks if recipe.evaluation else None)
         if recipe.coldstart is not None and not self._stopping:
             await self._cold_start(recipe.coldstart)
@@ -284,7 +298,9 @@ class Run:
         if groups is None or self._stopping:
             return
         updates = plan.training.updates(len(groups))
-        learner = Learner(self.tools.policy, plan.learner.over(updates), publisher=self.publisher)
+        learner = await self._in_thread("the beginning of the cold start's learner", lambda: Learner(
+            self.tools.policy, plan.learner.over(updates), publisher=self.publisher, memory=self.memory
+        ))
         trainer = LearnerTrainer(learner, rule=Imitation(), aggregation=TokenMean(), loss=Nll())
         coldstart = ColdStart(
             plan.training, trainer=trainer, engine=self.engine, thread=self.thread, ledger=self.ledger,
@@ -325,16 +341,20 @@ class Run:
         recipe, algorithm = self.recipe, self.recipe.algorithm
         return self.watch(LearnerTrainer(
             Learner(
-                self.tools.policy, recipe.learner.over(recipe.pipeline.updates), publisher=self.publisher
+                self.tools.policy, recipe.learner.over(recipe.pipeline.updates), publisher=self.publisher,
+                memory=self.memory,
             ),
             rule=algorithm.rule, aggregation=algorithm.aggregation, loss=algorithm.loss,
         ))
 
     async def _reinforce(self) -> None:
         recipe, algorithm = self.recipe, self.recipe.algorithm
-        trainer = self._trainer or self._make_trainer()
+        begun = self._trainer
+        trainer = begun
+        if trainer is None:
+            trainer = await self._in_thread("the beginning of the learner", self._make_trainer)
         saver = self.measures.saver = self._checkpoints(trainer)
-        if self._trainer is not None:
+        if begun is not None:
             saver.newest = self._begin[0]
         loop = Loop(recipe.pipeline, LoopParts(
             taskset=self.tools.taskset,
@@ -416,6 +436,10 @@ class Run:
         self._stop_stage = lambda: None
         return None if task.cancelled() else task.result()
 
+    async def _in_thread(self, what: str, work: Callable[[], T]) -> T:
+        """Do what may wait at the policy's gate, as a learner's beginning does, where it holds nobody up."""
+        return await self.thread.call(what, work, deadline_s=self.recipe.pipeline.update_s)
+
     async def _salvage(self) -> None:
         """Save what was trained before the run failed, if the disk allows it."""
         with contextlib.suppress(TreadleError):
@@ -450,3 +474,8 @@ class Run:
             "cassette.recorded": counts.kept, "cassette.replayed": counts.found, "cassette.missed": counts.missing,
             "cassette.differing": counts.differing,
         }
+
+def _from_thread(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:
+    """Have the loop call it; one that is closed has nobody left to tell."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(call)
