@@ -186,7 +186,7 @@ class Evaluator:
         self.ledger.tell("stage.started", {"stage": "evaluation", "label": label, "total": count})
         tally = _Tally(label=label, expected=count)
         with first_error():
-            await self.silence.over(self._play(range(first, first + count), tally, version))
+            await self.silence.over(lambda: self._play(range(first, first + count), tally, version))
         if self.version() != version:
             raise EngineError(
                 f"evaluation {label}: the policy went from version {version} to {self.version()}: {PINNED}"

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
@@ -102,11 +102,11 @@ class Silence:
         self.taken = 0
         """Attempts that were given up."""
 
-    async def over(self, work: Coroutine[object, object, T]) -> T:
+    async def over(self, work: Callable[[], Coroutine[object, object, T]]) -> T:
         """What `work`, in which the player plays, comes to. Its errors come in a group."""
         async with asyncio.TaskGroup() as tasks:
             watch = tasks.create_task(self.run(), name="watchdog")
-            found = await work
+            found = await work()
             watch.cancel()
         return found
 

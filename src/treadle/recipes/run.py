@@ -241,7 +241,7 @@ class Run:
         )
         players = self._players(1, limits, self._seed.at("rollout"))
         silence = Silence(self.recipe.pipeline.watchdog.rollout_s, player=players, ledger=self.ledger)
-        return await self._stoppable(silence.over(players.play(Group(key, sink=self.store), task)))
+        return await self._stoppable(silence.over(lambda: players.play(Group(key, sink=self.store), task)))
 
     # -- stages ------------------------------------------------------------------------------------------------
 
