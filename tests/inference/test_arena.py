@@ -59,7 +59,7 @@ def test_a_run_that_moves_keeps_its_entries() -> None:
 
 
 def test_truncating_cuts_the_version_runs() -> None:
-    run = Run(row=0, capacity=64, shared=False)
+    run = Run(row=0, capacity=64, shared=False, limit=64)
     run.append(3, 0)
     run.append(4, 1)
     run.append(2, 1)
