@@ -49,7 +49,8 @@ class Absences:
 
     def leave(self, rollout: str, group: str) -> None:
         """It has its answer."""
-        self._seen[rollout] = (group, self._clock.now())
+        if rollout in self._seen:
+            self._seen[rollout] = (group, self._clock.now())
 
     def forget(self, key: str) -> None:
         """A rollout or a group is over."""
@@ -58,7 +59,9 @@ class Absences:
 
     def until(self, rollouts: Collection[str], groups: Collection[str]) -> float:
         """Seconds until one of these rollouts is expected, or somebody of these groups; `NEVER` for nobody."""
-        wanted = [seen for key, seen in self._seen.items() if key in rollouts or seen[0] in groups]
+        wanted = [self._seen[rollout] for rollout in rollouts if rollout in self._seen]
+        if groups:
+            wanted += [seen for seen in self._seen.values() if seen[0] in groups]
         return min((self._left(group, since) for group, since in wanted), default=NEVER)
 
     def _left(self, group: str, since: float | None) -> float:

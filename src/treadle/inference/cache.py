@@ -154,18 +154,24 @@ class KvCache:
         age = self.age(key)
         floor = version if age is None else age
         node, count = self._walk(self._root, ids[:-1], floor, key)
-        reused = node.start + count
-        if self._is_only_for(node, key):
-            return self._resume(node, key, count, ids)
-        if count < node.size or not _may_continue(node):
-            node = self._cut(node, count) if count >= SHARE else _parent(node)
-        tip = self._seat(node, ids, hint, floor)
-        if tip is not None:
-            self.reused_tokens += min(reused, node.start + node.size)
-            tip.kept = 0 if age is None else reused
-            self.begin(tip, ())
-            if key:
-                self._hold(tip, key)
+        kept = reused = node.start + count
+        if node.keys == {key} and not (node.users or node.children or node.groups):
+            tip = self._resume(node, count, ids)
+        else:
+            if count < node.size or not _may_continue(node):
+                node = self._cut(node, count) if count >= SHARE else _parent(node)
+            reused = min(reused, node.start + node.size)
+            tip = self._seat(node, ids, hint, floor)
+        if tip is None and not any(other.users for other in self._nodes):
+            reused, tip = 0, self._seat(self._root, ids, None, floor)  # what it would build on leaves no room for it
+        if tip is None:
+            return None
+        self.reused_tokens += reused
+        tip.kept = 0 if age is None else kept
+        for new in (*tip.above, tip):
+            self.begin(new, ())  # before what it copies from may go
+        if key:
+            self._hold(tip, key)
         return tip
 
     def join(self, tip: Node, key: str) -> None:
@@ -228,7 +234,7 @@ class KvCache:
             tip.ids, tip.kept = ids, len(ids)
         if tip.users:
             return
-        for key in list(tip.keys) if 0 < tip.kept <= tip.start else ():
+        for key in list(tip.keys) if 0 < tip.kept <= tip.start and not tip.broken else ():
             self._hold(_parent(tip), key)  # what was kept lies above
         if not tip.keys or tip.broken or not tip.kept:
             self._give_up(tip)
@@ -284,19 +290,14 @@ class KvCache:
                 found.append(self._walk(child, ids, floor, key) if count == child.size else (child, count))
         return max(found, key=lambda f: (f[0].start + f[1], key in f[0].keys))
 
-    def _is_only_for(self, node: Node, key: str) -> bool:
-        """Whether nobody but the rollout `key` needs `node`."""
-        return node.keys == {key} and not (node.users or node.children or node.groups)
-
-    def _resume(self, tip: Node, key: str, count: int, ids: Ids) -> Node | None:
+    def _resume(self, tip: Node, count: int, ids: Ids) -> Node | None:
         """The idle `tip`, cut to `count` entries, for its rollout; None when there is no room for the rest now."""
         tip.run.truncate(count)
-        tip.ids, tip.planned, tip.kept, tip.users = ids, len(ids) - tip.start, tip.start + count, 1
-        if not self.grow(tip, len(ids)):
-            tip.users, tip.planned = 0, count
-            return None
-        self.reused_tokens += tip.start + count
-        return tip
+        tip.ids, tip.planned, tip.users = ids, len(ids) - tip.start, 1
+        if self.grow(tip, len(ids)):
+            return tip
+        tip.users, tip.planned = 0, count
+        return None
 
     def _seat(self, node: Node, ids: Ids, hint: CacheHint | None, floor: int) -> Node | None:
         """A tip for `ids` below `node`, and between them the rest of a group's prompt; None without room."""

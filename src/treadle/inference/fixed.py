@@ -5,7 +5,7 @@ shape depends on what else is there:
 
     layers, head    always on exactly `rows` rows; what is missing is padding, whose results nobody reads
     attention       one query at a time, in the same call whether its token was prefilled or decoded, over its own keys
-                    and values, laid side by side in one place, so that neither trunks nor rows nor strides show
+                    and values, laid side by side in one place, so that neither nodes nor rows nor strides show
     drawing         one context at a time, from one buffer
 
 What is left to trust is that a kernel treats all rows of one shape alike, wherever they stand and whatever stands

@@ -101,10 +101,9 @@ class Scheduler:
         """Send running flights back to the queue without their KV."""
         for flight in flights:
             self.running.remove(flight)
-            tip = flight.tip
+            tip = _tip(flight)
             flight.lose_kv()
-            if tip is not None:
-                self.cache.abandon(tip)
+            self.cache.abandon(tip)
             heapq.heappush(self._waiting, (flight.order, flight))
 
     def make_way(self, flights: Sequence[Flight]) -> None:
@@ -131,20 +130,19 @@ class Scheduler:
         self._renew(version)
         self._admit(version)
         self._make_room()
-        singles: list[Work] = []
-        chunks: list[Work] = []
+        decoding: list[list[Flight]] = []
+        prefilling: list[list[Flight]] = []
+        for flights in self._rows().values():
+            (decoding if _decodes(flights[0]) else prefilling).append(flights)
         left = self.config.step_tokens
+        singles = [_own_work(flights, 1) for flights in decoding[:left]]
+        chunks: list[Work] = []
         begun: dict[Node, bool] = {}
-        rows = self._rows()
-        for flights in rows.values():
-            if _decodes(flights[0]) and len(singles) < left:
-                singles.append(_own_work(flights, 1))
         left -= len(singles)
-        for flights in rows.values():
-            if left > 0 and not _decodes(flights[0]):
-                for work in self._climb(flights, begun, left):
-                    left -= len(work.ids)
-                    (singles if len(work.ids) == 1 else chunks).append(work)
+        for flights in prefilling:
+            for work in self._climb(flights, begun, left):
+                left -= len(work.ids)
+                (singles if len(work.ids) == 1 else chunks).append(work)
         singles.sort(key=lambda w: w.run.place)
         return singles + chunks
 
