@@ -31,7 +31,8 @@ from treadle.inference.arena import Arena, Run
 
 NO_IDS: Ids = np.zeros(0, dtype=np.int32)
 SHARE = 128
-"""Fewest entries of a node that are worth a level of attention to those who share them; fewer are copied."""
+"""Fewest entries of a node that are worth a level of attention to those who share them; fewer are copied. Two who share
+are even at 128 to 500 entries, eight at 32 to 128, on a core with 9 heads of 64."""
 STEM = 16
 """Fewest tokens that are waited for while somebody else computes them."""
 HEADROOM = 32
