@@ -60,8 +60,28 @@ def test_a_run_that_moves_keeps_its_entries() -> None:
     assert arena.copied_tokens == 64
 
 
+def test_a_run_is_cut_where_it_lies_and_its_row_is_free_with_the_last_part() -> None:
+    arena = make()
+    run = arena.take(100, shared=False)
+    assert run is not None
+    run.append(40, 0)
+    run.append(30, 1)
+    keys, _ = arena.entries(0, run, 70)
+    keys[:] = torch.arange(70.0)[:, None]
+    head = arena.split(run, 50)
+    assert (head.versions, head.limit, run.versions, run.limit) == ([(0, 40), (1, 10)], 50, [(1, 20)], 78)
+    assert arena.entries(0, run, 20)[0][1, :, 0].tolist() == list(range(50, 70))
+    assert arena.move(run, 78)
+    assert arena.copied_tokens == 0
+    assert arena.move(run, 79)  # only its own entries move
+    assert (arena.copied_tokens, run.row, run.offset) == (20, 1, 0)
+    arena.give(head)
+    arena.give(run)
+    assert arena.free_tokens == 4 * 1024
+
+
 def test_truncating_cuts_the_version_runs() -> None:
-    run = Run(row=0, capacity=64, shared=False)
+    run = Run(row=0, capacity=64, shared=False, limit=64)
     run.append(3, 0)
     run.append(4, 1)
     run.append(2, 1)

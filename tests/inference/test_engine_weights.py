@@ -92,6 +92,22 @@ async def test_a_trunk_in_the_making_is_started_again_by_an_update(lab: Lab) -> 
     assert lab.error(late, done) < 1e-4
 
 
+async def test_no_part_of_a_prompt_that_begins_anew_is_of_the_version_before(lab: Lab) -> None:
+    stem, warm = lab.ids(150), lab.ask(lab.ids(4), "warm", max_tokens=40)
+    late = [
+        lab.ask(
+            np.concatenate([stem, lab.ids(100, i)]), f"late{i}",
+            cache=CacheHint(rollout=f"late{i}", trunk=f"t{i}", trunk_len=250),
+        )
+        for i in range(2)
+    ]
+    lab.after_logits(16, lambda: lab.new_version(noise=0.05))  # the shared stem is whole, the prompts are not
+    async with lab.engine(max_batch_tokens=16, context=512) as engine:
+        _, *done = await lab.all(engine, warm, *late)
+    assert [(d.kv_version, d.versions) for d in done] == [(1, ((1, 8),))] * 2
+    assert max(lab.error(r, d) for r, d in zip(late, done, strict=True)) < 1e-4
+
+
 async def test_load_drops_trunks_that_nobody_builds_on(lab: Lab) -> None:
     async with lab.engine() as engine:
         await lab.all(engine, lab.ask(lab.ids(20), cache=hint("r")))

@@ -6,10 +6,11 @@ or own), and is cut into rows of C tokens, each laid out `[Hk, C, D]`. So for ev
 as `[rows, Hk, C, D]`, rows of one class in neighbouring blocks form one strided tensor, and attention over many
 sequences is one batched matrix product with no copy. Rows and blocks are taken lowest first, which keeps them adjacent.
 
-A `Run` is a row with a length: consecutive tokens of one sequence, with the policy version of every entry. A run that
-outgrows its row moves to a row of twice the size: each entry is copied less than once on average. An empty block goes
-back to the common pool, so nothing fragments. The arena knows no rollouts and never evicts: `take` says None. Used
-pages stay the process's own until `trim` gives those of unused blocks back.
+A `Run` is a row, or a part of one, with a length: consecutive tokens of one sequence, with the policy version of every
+entry. `split` cuts a run in two where it lies; the row is free when all its parts were given back. A run that outgrows
+its place moves to a larger row: each entry is copied less than once on average. An empty block goes back to the common
+pool, so nothing fragments. The arena knows no rollouts and never evicts: `take` says None. Used pages stay the
+process's own until `trim` gives those of unused blocks back.
 """
 
 from __future__ import annotations
@@ -38,6 +39,10 @@ class Run:
     """Index among the rows of capacity `capacity` that the whole arena would hold."""
     capacity: int
     shared: bool
+    limit: int
+    """Most entries: to the end of its row, or to the next part of it."""
+    offset: int = 0
+    """Place of its first entry in the row."""
     length: int = 0
     """Entries written."""
     versions: list[tuple[int, int]] = field(default_factory=list)
@@ -67,6 +72,20 @@ class Run:
         """Oldest version among the entries; None when there are none."""
         return min((v for v, _ in self.versions), default=None)
 
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """Where it lies: runs that one product can read together stand beside each other in this order."""
+        return self.capacity, self.offset, self.row
+
+    def head(self, length: int) -> list[tuple[int, int]]:
+        """Run-length versions of the first `length` entries, or of those that there are."""
+        found = []
+        for version, count in self.versions:
+            if length > 0:
+                found.append((version, min(count, length)))
+                length -= count
+        return found
+
 
 class Arena:
     """The store and its free rows. All methods are called by the engine's worker thread."""
@@ -88,6 +107,8 @@ class Arena:
         self._touched: set[int] = set()
         """Blocks whose pages may be in memory."""
         self._free_rows: dict[ClassKey, set[int]] = {}
+        self._parts: dict[tuple[int, int], int] = {}
+        """Runs on each row in use, by (capacity, row)."""
         self._used: dict[tuple[ClassKey, int], int] = {}
         """Rows in use of each block that has a class."""
 
@@ -123,10 +144,15 @@ class Arena:
         row = min(free)
         free.remove(row)
         self._used[key, row // per_block] += 1
-        return Run(row=row, capacity=capacity, shared=shared)
+        self._parts[capacity, row] = 1
+        return Run(row=row, capacity=capacity, shared=shared, limit=capacity)
 
     def give(self, run: Run) -> None:
-        """Take a run's row back."""
+        """Take a run's place back, and its row with the last part of it."""
+        self._parts[run.capacity, run.row] -= 1
+        if self._parts[run.capacity, run.row]:
+            return
+        del self._parts[run.capacity, run.row]
         key = (run.capacity, run.shared)
         per_block = self.block_tokens // run.capacity
         block = run.row // per_block
@@ -148,43 +174,57 @@ class Arena:
         return sum(drop_pages(place, size) for place in places)
 
     def move(self, run: Run, tokens: int) -> bool:
-        """Put `run` into a row that holds `tokens`, with its entries. False when there is no room."""
-        if tokens <= run.capacity:
+        """See that `run` has place for `tokens`, in another row if need be. False when there is no room."""
+        if tokens <= run.limit:
             return True
         fresh = self.take(tokens, shared=run.shared)
         if fresh is None:
             return False
         self.copy(run, fresh, run.length)
         self.give(run)
-        run.row, run.capacity = fresh.row, fresh.capacity
+        run.row, run.capacity, run.limit, run.offset = fresh.row, fresh.capacity, fresh.limit, 0
         return True
+
+    def split(self, run: Run, at: int) -> Run:
+        """Cut `run` in two where it lies: a run of its first `at` places comes out, `run` keeps the others."""
+        head = Run(row=run.row, capacity=run.capacity, shared=run.shared, limit=at, offset=run.offset)
+        for version, count in run.head(at):
+            head.append(count, version)
+        self._parts[run.capacity, run.row] += 1
+        run.versions.reverse()
+        run.truncate(run.length - head.length)
+        run.versions.reverse()
+        run.offset += at
+        run.limit -= at
+        return head
 
     def copy(self, source: Run, target: Run, length: int) -> None:
         """Write the first `length` entries of `source` to the empty run `target`."""
-        old, new = self._heads(source), self._heads(target)
+        if not length:
+            return
         for layer in range(self.layers):
-            for store in (self.k[layer], self.v[layer]):
-                entries = store.view(-1, source.capacity, self.head_dim)[old, :length]
-                store.view(-1, target.capacity, self.head_dim)[new, :length] = entries
-        left = length
-        for version, count in source.versions:
-            if left:
-                target.append(min(count, left), version)
-                left -= min(count, left)
+            for old, new in zip(self.entries(layer, source, length), self.entries(layer, target, length), strict=True):
+                new.copy_(old)
+        for version, count in source.head(length):
+            target.append(count, version)
         self.copied_tokens += length
 
     def scrub(self, run: Run) -> None:
-        """Zero a run's row: after a failed forward it may hold values that are not finite."""
-        heads = self._heads(run)
+        """Zero a run's place: after a failed forward it may hold values that are not finite."""
 
         def zero() -> None:
-            for store in (*self.k, *self.v):
-                store.view(-1, run.capacity, self.head_dim)[heads] = 0
+            for layer in range(self.layers):
+                for store in self.entries(layer, run, run.limit):
+                    store.zero_()
 
         compute.run(zero)
 
-    def _heads(self, run: Run) -> slice:
-        return slice(run.row * self.kv_heads, (run.row + 1) * self.kv_heads)
+    def entries(self, layer: int, run: Run, length: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of a run's first `length` entries: two views [Hk, length, D]."""
+        heads = slice(run.row * self.kv_heads, (run.row + 1) * self.kv_heads)
+        keys, values = self.rows(layer, run.capacity)
+        places = slice(run.offset, run.offset + length)
+        return keys[heads, places], values[heads, places]
 
 
 def _zeros(shape: tuple[int, int], like: Tensor) -> Tensor:

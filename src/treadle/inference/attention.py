@@ -1,10 +1,11 @@
 """Attention of one engine step: many sequences, their KV in the arena, no copies of it and no expansion of heads.
 
 All new keys and values of a layer are written first, by one indexed write, then read. A *single* is a sequence with one
-new token. Its query sees every run of its chain (trunk, own), and each *level* of the chain is a few batched matrix
-products: a `Job` takes a range of neighbouring rows of one row class; the query heads of a KV group are query rows, and
-the singles that share a run are further query rows, so a shared prompt is read once for its whole group. A job leaves
-the unnormalised output, the top score and the sum of exponentials; the levels of a query are then merged exactly.
+new token. Its query sees every run of its path (its own, that above it, and so on), and each *level* of the paths is a
+few batched matrix products: a `Job` takes a range of neighbouring rows of one row class; the query heads of a KV group
+are query rows, and the singles that share a run are further query rows, so a shared prompt is read once for its group.
+A job leaves the unnormalised output, the top score and the sum of exponentials; the levels of a query are then merged
+exactly.
 Rows between those in use are computed and ignored when that is cheaper than one more product.
 
 A *chunk* is a sequence with several new tokens: fused attention per sequence, its query heads as batch over strided,
@@ -36,8 +37,8 @@ class Job:
     capacity: int
     heads: slice
     """Rows * Hk: the range in the class view [rows * Hk, C, D]."""
-    length: int
-    """Entries read of each row: the longest run's."""
+    places: slice
+    """Entries read of each row: those of the longest run."""
     bias: Tensor | None
     """[rows * Hk, 1, length]: 0 where an entry is seen, -inf behind a run's end; None: all equally long."""
     pairs: slice
@@ -92,7 +93,7 @@ class StepAttention:
         part, top, total = self._part, self._top, self._total
         for job in self._jobs:
             keys, values = self._arena.rows(layer, job.capacity)
-            keys, values = keys[job.heads, : job.length], values[job.heads, : job.length]
+            keys, values = keys[job.heads, job.places], values[job.heads, job.places]
             shape = (keys.shape[0], job.queries * self._group, -1)
             queries = rows[job.pairs].view(shape)
             if job.bias is None:
@@ -107,7 +108,7 @@ class StepAttention:
         return self._merge(part, top, total).view(count, heads, dim)
 
     def _merge(self, part: Tensor, top: Tensor, total: Tensor) -> Tensor:
-        """Join the levels: softmax over all entries of the chain. Returns [B * Hk, G, D]."""
+        """Join the levels: softmax over all entries of the path. Returns [B * Hk, G, D]."""
         out, peak, mass = (self._place(x, self._levels[0]) for x in (part, top, total))
         for level in self._levels[1:]:
             out2, peak2, mass2 = (self._place(x, level) for x in (part, top, total))
@@ -125,13 +126,13 @@ class StepAttention:
         return results.index_select(0, level)
 
     def _plan_singles(self) -> None:
-        """Jobs and indices for the own level and then for each level of shared runs."""
+        """Jobs and indices for the own level and then for each level of shared runs, from the lowest on."""
         self._add_level([(w.run, [i]) for i, w in enumerate(self._singles)])
         for depth in range(max(len(w.before) for w in self._singles)):
             users: dict[int, tuple[Run, list[int]]] = {}
             for i, work in enumerate(self._singles):
                 if depth < len(work.before):
-                    run = work.before[depth]
+                    run = work.before[-1 - depth]
                     users.setdefault(id(run), (run, []))[1].append(i)
             self._add_level(list(users.values()))
         self._query_index = self._tensor(np.concatenate(self._gather))
@@ -146,7 +147,7 @@ class StepAttention:
 
     def _add_level(self, users: list[tuple[Run, list[int]]]) -> None:
         found = np.full((len(self._singles), self._kv_heads), -1, dtype=np.int64)
-        users.sort(key=lambda u: (u[0].capacity, u[0].row))
+        users.sort(key=lambda u: u[0].place)
         start = 0
         for end in range(1, len(users) + 1):
             if end < len(users) and _adjacent(users[end - 1][0], users[end][0]):
@@ -168,7 +169,7 @@ class StepAttention:
             members[row, : len(who)] = who
             place = self._pairs + (row * hk + np.arange(hk)[None]) * most + np.arange(len(who))[:, None]
             found[who] = place
-        longest = int(lengths.max())
+        longest, first = int(lengths.max()), users[0][0].offset
         lengths[lengths == 0] = longest  # unused rows: computed on whatever is there, read by nobody
         gather = members[:, None, :] * hk + np.arange(hk)[None, :, None]
         bias = None
@@ -181,7 +182,7 @@ class StepAttention:
             Job(
                 capacity=users[0][0].capacity,
                 heads=slice(low * hk, high * hk),
-                length=longest,
+                places=slice(first, first + longest),
                 bias=bias,
                 pairs=slice(self._pairs, end),
                 queries=most,
@@ -238,13 +239,11 @@ class Chunk:
 
     def _read(self, layer: int) -> tuple[Tensor, Tensor]:
         """Keys and values of all its runs: [Hk, entries, D] each, a view when there is one run."""
-        hk = self._arena.kv_heads
         keys, values = [], []
         for run, length in self._runs:
-            k, v = self._arena.rows(layer, run.capacity)
-            rows = slice(run.row * hk, (run.row + 1) * hk)
-            keys.append(k[rows, :length])
-            values.append(v[rows, :length])
+            k, v = self._arena.entries(layer, run, length)
+            keys.append(k)
+            values.append(v)
         if len(keys) == 1:
             return keys[0], values[0]
         return torch.cat(keys, 1), torch.cat(values, 1)
@@ -256,11 +255,11 @@ def write_places(arena: Arena, works: Sequence[Work]) -> Tensor:
     places = []
     for work in works:
         capacity, n = work.run.capacity, len(work.ids)
-        base = work.run.row * arena.kv_heads * capacity + work.run.length
+        base = work.run.row * arena.kv_heads * capacity + work.run.offset + work.run.length
         places.append((base + np.arange(n)[:, None] + head * capacity).reshape(-1))
     return torch.from_numpy(np.concatenate(places)).to(arena.k[0].device)
 
 
 def _adjacent(a: Run, b: Run) -> bool:
     """Whether one product over both rows, and those between, is worth while."""
-    return a.capacity == b.capacity and b.row - a.row <= GAP + 1
+    return a.capacity == b.capacity and a.offset == b.offset and 0 < b.row - a.row <= GAP + 1

@@ -5,7 +5,7 @@ shape depends on what else is there:
 
     layers, head    always on exactly `rows` rows; what is missing is padding, whose results nobody reads
     attention       one query at a time, in the same call whether its token was prefilled or decoded, over its own keys
-                    and values, laid side by side in one place, so that neither trunks nor rows nor strides show
+                    and values, laid side by side in one place, so that neither nodes nor rows nor strides show
     drawing         one context at a time, from one buffer
 
 What is left to trust is that a kernel treats all rows of one shape alike, wherever they stand and whatever stands
@@ -157,12 +157,10 @@ class FixedAttention:
 
     def _lay(self, layer: int, runs: Sequence[tuple[Run, int]], *, at: int) -> None:
         """Copy the entries of these runs to the desk, from position `at` on."""
-        hk, desk = self._arena.kv_heads, self._desk
         for run, length in runs:
-            keys, values = self._arena.rows(layer, run.capacity)
-            heads = slice(run.row * hk, (run.row + 1) * hk)
-            desk.keys[:, at : at + length] = keys[heads, :length]
-            desk.values[:, at : at + length] = values[heads, :length]
+            keys, values = self._arena.entries(layer, run, length)
+            self._desk.keys[:, at : at + length] = keys
+            self._desk.values[:, at : at + length] = values
             at += length
 
     def _look(self, query: Tensor, *, seen: int) -> Tensor:

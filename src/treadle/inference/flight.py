@@ -14,7 +14,7 @@ import numpy as np
 
 from treadle.core.errors import EngineError, PromptTooLong
 from treadle.core.ports import Completion, Finish, Ids, Request
-from treadle.inference.cache import Context
+from treadle.inference.cache import Node
 
 Decode = Callable[[Sequence[int]], str]
 Answer = Completion | Exception
@@ -37,8 +37,8 @@ class Flight:
     """Hands the answer to whoever waits; called once, from the worker thread."""
     order: tuple[int, int] = (0, 0)
     """(priority, arrival): what is smaller goes first."""
-    context: Context | None = None
-    """None while it waits."""
+    tip: Node | None = None
+    """Where its KV is; None while it waits."""
     logprobs: list[float] = field(default_factory=list)
     entropy: list[float] = field(default_factory=list)
     versions: list[tuple[int, int]] = field(default_factory=list)
@@ -51,6 +51,11 @@ class Flight:
     def key(self) -> str:
         """The rollout for which its KV is kept; empty when it is for none."""
         return "" if self.request.cache is None else self.request.cache.rollout
+
+    @property
+    def group(self) -> str:
+        """Whose prompt it begins with; empty when that is nobody's."""
+        return "" if self.request.cache is None else self.request.cache.trunk
 
     @property
     def temperature(self) -> float:
@@ -75,7 +80,7 @@ class Flight:
     @property
     def pending(self) -> int:
         """Known tokens that have no KV entry yet."""
-        return self.count - (0 if self.context is None else self.context.length)
+        return self.count - (0 if self.tip is None else self.tip.length)
 
     def uniform(self) -> float:
         """The number for the next token: a function of the request's stream and the token's place alone."""
@@ -107,7 +112,7 @@ class Flight:
 
     def completion(self, finish: Finish) -> Completion:
         """The answer."""
-        ages = [self.oldest_kv, None if self.context is None else self.context.oldest]
+        ages = [self.oldest_kv, None if self.tip is None else self.tip.oldest]
         known = [a for a in ages if a is not None]
         return Completion(
             ids=self.ids[self.prompt_len : self.count].copy(),
@@ -119,11 +124,11 @@ class Flight:
         )
 
     def lose_kv(self) -> None:
-        """Its context is gone; remember how old it was, if tokens were sampled on it."""
-        age = None if self.context is None else self.context.oldest
+        """Its KV is gone; remember how old it was, if tokens were sampled on it."""
+        age = None if self.tip is None else self.tip.oldest
         if age is not None and self.sampled:
             self.oldest_kv = age if self.oldest_kv is None else min(self.oldest_kv, age)
-        self.context = None
+        self.tip = None
 
     def _stopped_by_text(self, decode: Decode) -> bool:
         """Whether a stop string is in the tail. Earlier ones would have ended it, so only the tail is decoded."""

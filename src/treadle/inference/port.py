@@ -30,7 +30,7 @@ class LoadSignal:
     """Requests with a slot."""
     slots: int
     kv_tokens: int
-    """KV entries that running requests, kept rollouts and trunks hold now."""
+    """KV entries that running requests, kept rollouts and prompts of groups hold now."""
     kv_budget_tokens: int
 
 

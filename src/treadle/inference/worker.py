@@ -26,7 +26,7 @@ from treadle.core.memory import GB, Memory
 from treadle.core.ports import Clock, Finish, Ids
 from treadle.inference.arena import Arena
 from treadle.inference.attention import StepAttention
-from treadle.inference.cache import NO_IDS, KvCache, Trunk
+from treadle.inference.cache import NO_IDS, KvCache, Node
 from treadle.inference.config import EngineConfig
 from treadle.inference.fixed import FixedShapes
 from treadle.inference.flight import Decode, Flight, broken
@@ -49,7 +49,7 @@ class Counters:
     joined_tokens: int = 0
     """Sampled tokens that were drawn from another request's logits."""
     prefilled_tokens: int = 0
-    """Forwarded tokens that were part of a prompt, a trunk or a recomputation."""
+    """Forwarded tokens that were part of a prompt or a recomputation."""
     padded_tokens: int = 0
     """Rows of forwards that stood for no token: in deterministic mode all forwards have one size."""
     finished: int = 0
@@ -82,7 +82,7 @@ class Worker:
             block_tokens=config.block_tokens,
             like=next(policy.module.parameters()),
         )
-        self.cache = KvCache(self.arena)
+        self.cache = KvCache(self.arena, clock)
         self.scheduler = Scheduler(config, self.cache)
         self.counters = Counters()
         self._policy = policy
@@ -243,7 +243,7 @@ class Worker:
         ends = np.cumsum([len(w.ids) for w in works]) - 1
         emits = [
             (int(end), work.owner) for end, work in zip(ends, works, strict=True)
-            if work.emits and not isinstance(work.owner, Trunk)
+            if work.emits and not isinstance(work.owner, Node)
         ]
         drawn = None
         if emits:
@@ -264,12 +264,12 @@ class Worker:
             return None
         found = []
         for work in works:
-            known = work.owner.ids if isinstance(work.owner, Trunk) else work.owner[0].ids
+            known = work.owner.ids if isinstance(work.owner, Node) else work.owner[0].ids
             found.append(memo.names.sums(known[: work.start + len(work.ids)])[work.start :])
         return np.concatenate(found)
 
     def _draw(self, hidden: Tensor, emits: Sequence[tuple[int, tuple[Flight, ...]]]) -> Drawn:
-        """Each flight's next token, from the logits of its context's last token."""
+        """Each flight's next token, from the logits of its last one."""
         if self._fixed is not None:
             return self._fixed.draw(self._policy.logits(hidden), emits)
         logits = self._policy.logits(hidden[torch.tensor([end for end, _ in emits], device=hidden.device)])
@@ -283,7 +283,7 @@ class Worker:
         )
 
     def _count(self, works: Sequence[Work], tokens: int) -> None:
-        rows = [w.owner for w in works if w.emits and not isinstance(w.owner, Trunk)]
+        rows = [w.owner for w in works if w.emits and not isinstance(w.owner, Node)]
         self.counters.steps += 1
         self.counters.forward_tokens += tokens
         if self._fixed is not None:
@@ -292,7 +292,7 @@ class Worker:
         self.counters.joined_tokens += sum(len(flights) - 1 for flights in rows)
 
     def _take(self, flights: Sequence[Flight], drawn: Drawn, at: int, version: int) -> None:
-        """Give the flights of one context what they drew, from place `at`; those that go on differently part."""
+        """Give the flights of one tip what they drew, from place `at`; those that go on differently part."""
         going: dict[int, list[Flight]] = {}
         for i, flight in enumerate(flights, at):
             if not drawn.finite[i]:
@@ -324,12 +324,12 @@ class Worker:
         flight.deliver(completion)
 
     def _break(self, works: list[Work], error: BaseException) -> None:
-        """A step failed: fail its flights and the trunks in the making; without works, everyone that runs."""
+        """A step failed: fail its flights and those that build on a node in it; without works, everyone that runs."""
         self.counters.steps += 1
         owners = [w.owner for w in works]
-        trunks = [o for o in owners if isinstance(o, Trunk)]
-        flights = [f for o in owners if not isinstance(o, Trunk) for f in o]
-        flights += [f for f in self.scheduler.running if f.context is not None and f.context.trunk in trunks]
+        nodes = {o for o in owners if isinstance(o, Node)}
+        flights = [f for o in owners if not isinstance(o, Node) for f in o]
+        flights += [f for f in self.scheduler.running if f.tip is not None and not nodes.isdisjoint(f.tip.above)]
         if not works:
             flights = list(self.scheduler.running) or self.scheduler.everyone()
         for flight in flights:
@@ -342,15 +342,15 @@ class Worker:
         flight.done = True
         self.counters.failed += 1
         self.scheduler.remove(flight)
-        context, flight.context = flight.context, None
-        if context is not None:
-            (self.cache.leave if sound else self.cache.spoil)(context)
+        tip, flight.tip = flight.tip, None
+        if tip is not None:
+            (self.cache.leave if sound else self.cache.spoil)(tip)
         flight.deliver(broken(reason, cause))
 
     def _retire(self, flight: Flight, ids: Ids) -> None:
         """End a flight; the entries of `ids` stay for its rollout."""
         flight.done = True
         self.scheduler.remove(flight)
-        context, flight.context = flight.context, None
-        if context is not None:
-            self.cache.leave(context, ids)
+        tip, flight.tip = flight.tip, None
+        if tip is not None:
+            self.cache.leave(tip, ids)
