@@ -40,7 +40,6 @@ ALLOWED = {
     "inference/process.py EngineProcess.stop": "reaping is bounded by `close_s`, and then kills",
     # pipeline
     "pipeline/loop.py Loop._occupied": "a save, or an evaluation: the calls inside have deadlines and names",
-    "pipeline/watchdog.py Silence.over": "rollouts that are played: their calls have deadlines, and it ends the silent",
     # fakes and kits
     "testing/echo_env.py EchoEnv.step": "the fault `hang`: it is there to be ended by a deadline",
     "testing/env_kit.py _close_comes_early": "a check of the environment's own close, run under a test's time limit",
