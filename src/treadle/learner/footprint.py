@@ -32,6 +32,8 @@ BRANCHING = 8
 """Keys and values, for each token of a pack, that are copied because a path is not contiguous."""
 HEAD_COPIES = 4
 """Of the logits of a run of edges, where the head is more than a plain product."""
+EXACT_BYTES = 4
+"""Of a number that log-probs are computed in."""
 NAME_BYTES = 256
 """Of a memo's entry, beside its states."""
 
@@ -66,10 +68,11 @@ def footprint(policy: Policy, config: LearnerConfig) -> Footprint:
     """Of a learner with this config. Runs two small forwards; what of the policy trains is as the config says then."""
     trained = policy.train(config.top_layers, lora_rank=config.lora_rank)
     gradients = sum(map(_size, trained))
-    each, dims = trained[0].element_size(), policy.dims
+    each, dims = policy.weight_dtype.itemsize, policy.dims
     layers = dims.layers if config.top_layers is None else config.top_layers
     keeps = config.memo_tokens if layers < dims.layers else 0
-    copies = 1 if policy.head_weight is not None else HEAD_COPIES
+    plain = policy.head_weight is not None and each >= EXACT_BYTES
+    logits = (1 if plain else HEAD_COPIES) * max(each, EXACT_BYTES)
     states = STATES * (policy.widest + dims.hidden) * each
     kept = compute.run(lambda: kept_per_token(policy))
     if config.recompute:
@@ -80,7 +83,7 @@ def footprint(policy: Policy, config: LearnerConfig) -> Footprint:
         gradients=gradients, moments=2 * gradients, memo=keeps * (dims.hidden * each + NAME_BYTES),
         checkpoint=max((1 if policy.adapters is None else 2) * policy.weight_bytes, 2 * gradients),
         per_token=kept + states + branching,
-        per_pack=max(map(_size, trained)) + copies * config.head_rows * dims.vocab * each,
+        per_pack=max(map(_size, trained)) + logits * config.head_rows * dims.vocab,
     )
 
 

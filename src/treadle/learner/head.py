@@ -6,7 +6,8 @@ loss's gradient, and the same buffer becomes the gradient of the logits, in plac
 products (logits, gradient of the states, gradient of the weight) and nothing is computed twice.
 
 A plain linear head, which is what nearly every model has, takes this path. Any other head (bias, scaling, soft-cap)
-goes through autograd, run by run, and so does one in half precision, whose exponentials must not be kept in it.
+goes through autograd, run by run, and so does one in half precision, whose exponentials must not be kept in it. Its
+logits are made float32 for the softmax, and log-probs and losses are float32 throughout.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch import Tensor
 from treadle.algorithms.losses import Loss, LossTerms
 from treadle.models.policy import Policy
 
+EXACT = (torch.float32, torch.float64)
 CACHED_ROWS = 32
 """Rows whose logits are worked on together after the product: few enough to stay in a processor's cache."""
 
@@ -31,12 +33,14 @@ class Head:
         self._rows = rows
         self._temperature = temperature
         self._weight = _exact_weight(policy)
+        self.dtype = policy.weight_dtype if policy.weight_dtype in EXACT else torch.float32
+        """The number format of log-probs and losses."""
 
     def logprobs(self, states: Tensor, targets: Tensor) -> Tensor:
         """log p(target) per edge, [E], without gradients. states [E, hidden], targets long[E]."""
         with torch.no_grad():
             parts = [self._plain(states[a:b], targets[a:b]) for a, b in _runs(len(targets), self._rows)]
-        return torch.cat(parts) if parts else states.new_zeros(0)
+        return torch.cat(parts) if parts else states.new_zeros(0, dtype=self.dtype)
 
     def backward(self, states: Tensor, targets: Tensor, terms: LossTerms, loss: Loss) -> tuple[Tensor, Tensor, Tensor]:
         """Adds the weight gradient of a head that trains.
@@ -44,8 +48,8 @@ class Head:
         Returns the loss (scalar), the gradient of the states [E, hidden] and the log-probs [E].
         """
         grad = torch.empty_like(states)
-        logp = states.new_empty(len(targets))
-        total = states.new_zeros(())
+        logp = states.new_empty(len(targets), dtype=self.dtype)
+        total = states.new_zeros((), dtype=self.dtype)
         step = self._by_autograd if self._weight is None else self._in_place
         for a, b in _runs(len(targets), self._rows):
             value, grad[a:b], logp[a:b] = step(states[a:b], targets[a:b], terms.part(a, b), loss)
@@ -53,14 +57,16 @@ class Head:
         return total, grad, logp
 
     def _plain(self, states: Tensor, targets: Tensor) -> Tensor:
-        logits = self._policy.logits(states) / self._temperature
-        return _gather(logits, targets)
+        return _gather(self._logits(states), targets)
+
+    def _logits(self, states: Tensor) -> Tensor:
+        return self._policy.logits(states).to(self.dtype) / self._temperature
 
     def _by_autograd(
         self, states: Tensor, targets: Tensor, terms: LossTerms, loss: Loss
     ) -> tuple[Tensor, Tensor, Tensor]:
         leaf = states.detach().requires_grad_()
-        logp = _gather(self._policy.logits(leaf) / self._temperature, targets)
+        logp = _gather(self._logits(leaf), targets)
         value = loss(logp, terms)
         value.backward()  # type: ignore[no-untyped-call]
         assert leaf.grad is not None
@@ -117,4 +123,4 @@ def _runs(count: int, size: int) -> Iterator[tuple[int, int]]:
 def _exact_weight(policy: Policy) -> Tensor | None:
     """[V, hidden] of a head that is nothing but a product, in a precision to add up in; else None."""
     weight = policy.head_weight
-    return weight if weight is not None and weight.dtype in (torch.float32, torch.float64) else None
+    return weight if weight is not None and weight.dtype in EXACT else None

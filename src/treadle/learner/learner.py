@@ -208,7 +208,7 @@ class Learner:
     ) -> tuple[float, dict[str, float]]:
         states = self._forward(batch)  # [T, hidden]
         src, targets = batch.src.to(self._device), batch.ids[batch.tgt].to(self._device)
-        terms = batch.terms.to(self._device, states.dtype)
+        terms = batch.terms.to(self._device, self._head.dtype)
         value, grad, logp = self._head.backward(states.detach()[src], targets, terms, loss)
         states.backward(torch.zeros_like(states).index_add_(0, src, grad))  # type: ignore[no-untyped-call]
         if meter is not None:

@@ -51,5 +51,6 @@ def require(skew: Skew, *, bound: float, version: int) -> None:
         raise WeightMismatch(
             f"skew at policy version {version}: recorded log-probs differ from the learner's own by {skew.mean:.3g} "
             f"nats on average and {skew.most:.3g} at most over {skew.edges} tokens, expected at most learner.max_skew="
-            f"{bound:g} on average; the engine does not sample from the learner's policy"
+            f"{bound:g} on average; the engine does not sample from the learner's policy, or the bound is too small "
+            "for the number format of the weights"
         )

@@ -28,7 +28,10 @@ def make_engine(
     budget of memory is `own_memory` bytes. Any other shares the `memory` of this process.
     """
     if config.copies:
-        engine = CopiedEngine(policy.folder, config, patience=Patience(restarts=restarts), memory=own_memory)
+        engine = CopiedEngine(
+            policy.folder, config, dtype=str(policy.weight_dtype).removeprefix("torch."),
+            patience=Patience(restarts=restarts), memory=own_memory,
+        )
         engine.restarted = restarted
         return engine
     return LocalEngine(policy, config, clock=clock, decode=decode, memory=memory)

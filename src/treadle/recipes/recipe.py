@@ -37,6 +37,11 @@ from treadle.pipeline.schedule import SchedulePlan
 from treadle.recipes.memory import MemoryConfig
 from treadle.recipes.world import WorldPort
 
+DTYPES = ("float32", "bfloat16", "float64")
+"""Number formats that a run may hold its weights in."""
+HALF_SKEW = 0.1
+"""Least bound of the skew, in nats, in half precision: a 135M model came to 0.04."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Algorithm:
@@ -67,6 +72,9 @@ class Recipe:
     """Root of all random streams."""
     model: str = "smollm2-135m"
     """Embedded model, GGUF file, folder or hub id."""
+    dtype: str = "float32"
+    """Number format of the weights, of engine and learner alike: float32, bfloat16 or float64. docs/memory.md says what
+    half precision costs."""
     limits: RolloutLimits = field(default_factory=RolloutLimits)
     rewards: Rewards = field(default_factory=Rewards)
     host: HostConfig = field(default_factory=HostConfig)
@@ -94,6 +102,7 @@ class Recipe:
     """Threads of one tensor operation; None takes one per core."""
 
     def __post_init__(self) -> None:
+        self._refuse_format()
         if self.deterministic:
             self._refuse_timing()
             object.__setattr__(self, "engine", replace(self.engine, deterministic=True))
@@ -154,6 +163,18 @@ class Recipe:
         if self.coldstart is not None:
             learner = replace(self.coldstart.learner, memo_tokens=0)
             object.__setattr__(self, "coldstart", replace(self.coldstart, learner=learner))
+
+    def _refuse_format(self) -> None:
+        """Raise ConfigError for an unknown number format, or one that rounds more than the bound of the skew allows."""
+        if self.dtype not in DTYPES:
+            raise ConfigError(f"dtype: got {self.dtype!r}, expected one of {', '.join(DTYPES)}")
+        bound = self.learner.max_skew
+        if self.dtype == "bfloat16" and bound is not None and bound < HALF_SKEW:
+            raise ConfigError(
+                f"dtype=bfloat16 contradicts learner.max_skew={bound:g}: in half precision engine and learner round "
+                f"differently, a 135M model's log-probs by 0.04 nats; set learner.max_skew to {HALF_SKEW:g} or "
+                "more, or to none"
+            )
 
     def _refuse_adapters(self) -> None:
         """Raise ConfigError for adapters: that their products treat all rows alike is not proven."""

@@ -349,12 +349,11 @@ class Run:
 
     async def _reinforce(self) -> None:
         recipe, algorithm = self.recipe, self.recipe.algorithm
-        begun = self._trainer
-        trainer = begun
+        trainer = self._trainer
         if trainer is None:
             trainer = await self._in_thread("the beginning of the learner", self._make_trainer)
         saver = self.measures.saver = self._checkpoints(trainer)
-        if begun is not None:
+        if self._trainer is not None:
             saver.newest = self._begin[0]
         loop = Loop(recipe.pipeline, LoopParts(
             taskset=self.tools.taskset,
