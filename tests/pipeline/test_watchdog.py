@@ -188,7 +188,7 @@ def test_a_batch_of_which_nothing_would_be_left_is_not_shrunk_and_ends_the_run_b
     assert said["action"] == "the run was stopped; the watchdog had done 3 x promote"
 
 
-@pytest.mark.parametrize("name", sorted(SCHEDULES))
+@pytest.mark.parametrize("name", sorted(set(SCHEDULES) - {"redundant"}))
 def test_every_schedule_goes_without_the_silent_ones(bench, name):
     bench.latency = stuck("t000000", "t000004")
     bench.set(
@@ -201,6 +201,14 @@ def test_every_schedule_goes_without_the_silent_ones(bench, name):
     replaced = 2 if name == "dynamic" else 0
     assert sorted(late + trained) == list(range(9 + replaced))
     assert (report.reason, set(bench.shelf.ends.values())) == ("done", {1})
+
+
+def test_redundant_groups_need_no_watchdog_to_go_without_a_silent_one(bench):
+    bench.latency = stuck("t000000", "t000005")
+    bench.set(watchdog=after(shrink_s=100.0), updates=2, schedule=SCHEDULES["redundant"]()).run()
+    assert [e["ticket"] for e in bench.ears.named("group.dropped") if e["reason"] == "cancelled"] == [0, 5]
+    assert [batch["tickets"] for batch in bench.trainer.batches] == [[1, 2, 3], [4, 6, 7]]
+    assert bench.clock.now() < 100.0
 
 
 def test_dynamic_sampling_without_lag_replaces_the_silent_ones(bench):
