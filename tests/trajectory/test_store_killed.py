@@ -28,10 +28,12 @@ def killed_run(folder: Path, *, seed: int, after_s: float) -> None:
     )
     assert child.stdout is not None
     assert child.stderr is not None
-    assert child.stdout.readline() == "writing\n", child.stderr.read()
-    select.select([child.stdout], [], [], after_s)  # the child says nothing more: a wait with a deadline
-    child.kill()
-    child.communicate(timeout=30)
+    try:
+        assert child.stdout.readline() == "writing\n", child.stderr.read()
+        select.select([child.stdout], [], [], after_s)  # the child says nothing more: a wait with a deadline
+    finally:
+        child.kill()
+        child.communicate(timeout=30)
     assert child.returncode == -9
 
 
