@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from treadle.core.ports import CacheHint, Ids
@@ -169,6 +169,7 @@ def _play(rng: random.Random, bench: Bench) -> None:
 
 @pytest.mark.parametrize("share", [1, 5, 1000])
 @given(seed=st.integers(0, 2**32))
+@example(seed=15911)  # a rollout comes back to a prompt that nobody computes any more
 def test_whatever_runs_at_once_and_however_it_ends_every_entry_is_right(share: int, seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cache_module, "SHARE", share)

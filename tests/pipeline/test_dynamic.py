@@ -16,6 +16,7 @@ from treadle.pipeline.curriculum import Place
 from treadle.pipeline.dynamic import UntilFull
 from treadle.pipeline.ledger import Ledger
 from treadle.pipeline.past import Past
+from treadle.pipeline.redundant import Redundant
 from treadle.pipeline.schedule import Bounds
 from treadle.testing.echo_env import EchoTaskset
 from treadle.testing.virtual_clock import VirtualClock
@@ -213,13 +214,13 @@ class Stopper:
             self.loop.stop()
 
 
-def go(make_bench, folder, *, stop=0):
+def go(make_bench, folder, *, stop=0, schedule=None, script=odd_are_equal):
     """Begin a run in this folder, or go on; its bench and what was asked of its engine."""
     folder.mkdir(exist_ok=True)
     bench, stopper = make_bench(), Stopper(stop)
-    bench.script = odd_are_equal
+    bench.script = script
     bench.latency = lambda turn: 1.0 + sum(map(ord, turn.rollout)) % 5
-    bench.set(schedule=UntilFull(), groups_per_update=2, updates=5, lag=1, group_size=2)
+    bench.set(schedule=schedule or UntilFull(), groups_per_update=2, updates=5, lag=1, group_size=2)
     with TrajectoryStore(folder, clock=bench.clock) as store:
         past, remains = Past.read(store.path, updates=5)
         store.clear(remains)
@@ -246,6 +247,22 @@ def test_a_run_that_goes_on_takes_the_same_tickets(make_bench, tmp_path, stop):
     assert [e["update"] for e in again.ears.named("replayed.update.done")] == list(range(1, stop + 1))
     assert played.isdisjoint(f"t{ticket:06d}" for ticket in range(4 * stop - 1))
     assert all(b["version"] - oldest <= 1 for b in again.trainer.batches for oldest in b["oldest"])
+
+
+@pytest.mark.parametrize("stop", [1, 3, 4])
+def test_a_run_that_goes_on_gives_up_the_same_redundant_groups(make_bench, tmp_path, stop):
+    def play(name, **more):
+        bench, played = go(make_bench, tmp_path / name, schedule=Redundant(), script=mixed, **more)
+        gone = [e["ticket"] for e in bench.ears.named("group.dropped") if e["reason"] == "cancelled"]
+        told = [e["ticket"] for e in bench.ears.named("replayed.group.dropped")]
+        return [batch["tickets"] for batch in bench.trainer.batches], [*told, *gone], played
+
+    first, _, _ = play("stopped", stop=stop)
+    again, given_up, played = play("stopped")
+    assert (len(first), len(again)) == (stop, 5)
+    assert again[:stop] == first
+    assert played.isdisjoint(f"t{ticket:06d}" for ticket in range(3 * stop))
+    assert {*given_up, *(ticket for batch in again for ticket in batch)} == set(range(15))
 
 
 # -- what a recipe says ----------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Redundant groups: the first that are ready train, the slow ones are given up once, a run that goes on knows which."""
 
+import math
 from collections import Counter
 
 import pytest
@@ -20,9 +21,9 @@ from treadle.testing.virtual_clock import VirtualClock
 from treadle.trajectory.group import Group, GroupKey
 
 
-def order(*, size=2, spare=1, lag=0, updates=None):
+def order(*, size=2, lag=0, updates=None):
     bounds = Bounds(groups_per_update=size, lag=lag, max_staleness=lag, updates=updates)
-    return Redundant(spare=spare).begin(bounds, rewards=Rewards())
+    return Redundant().begin(bounds, rewards=Rewards())
 
 
 def board_of(marks):
@@ -92,30 +93,28 @@ def test_spare_groups_take_the_place_of_dropped_ones(bench):
 
 @settings(max_examples=25, deadline=None)
 @given(
-    lag=st.integers(0, 2), groups=st.integers(1, 3), spare=st.integers(1, 3), seed=st.integers(0, 10_000),
-    share=st.sampled_from([0.0, 0.4, 0.9]),
+    lag=st.integers(0, 2), groups=st.integers(1, 3), extra=st.sampled_from([0.1, 0.5, 1.0]),
+    seed=st.integers(0, 10_000), share=st.sampled_from([0.0, 0.4, 0.9]),
 )
-def test_for_all_latencies_the_bound_holds_and_every_ticket_ends_once(make_bench, lag, groups, spare, seed, share):
+def test_for_all_latencies_the_bound_holds_and_every_ticket_ends_once(make_bench, lag, groups, extra, seed, share):
     bench = make_bench()
     bench.script = lambda turn: "yes" if Stream(seed).at(turn.rollout[:7]).uniform(0) < share else mixed(turn)
     bench.latency = lambda turn: Stream(seed).at(turn.rollout).python().lognormvariate(0.0, 1.5)
-    spare = min(spare, groups)
-    bench.set(lag=lag, groups_per_update=groups, updates=5, group_size=2, schedule=Redundant(spare=spare))
+    bench.set(lag=lag, groups_per_update=groups, updates=5, group_size=2, schedule=Redundant(share=extra))
     report = bench.run()
     bench.thread.close()
     assert (report.updates, report.worst_staleness <= lag) == (5, True)
     assert report.most_outstanding <= bench.config.permits
     assert {e["reason"] for e in bench.ears.named("group.dropped")} <= {"zero_variance", "cancelled"}
     ends = Counter(e["ticket"] for kind in ("group.trained", "group.dropped") for e in bench.ears.named(kind))
-    assert ends == Counter(range(5 * (groups + spare)))
+    assert ends == Counter(range(5 * (groups + math.ceil(extra * groups))))
     assert set(bench.shelf.ends.values()) == {1}
 
 
-def test_more_spare_groups_than_needed_ones_are_refused():
-    with pytest.raises(ConfigError, match=r"schedule\.spare=3 contradicts pipeline\.groups_per_update=2"):
-        order(spare=3)
-    with pytest.raises(ConfigError, match=r"schedule\.spare: got 0, expected >= 1"):
-        Redundant(spare=0)
+@pytest.mark.parametrize("share", [0.0, 1.5])
+def test_a_share_that_spares_nothing_or_more_than_is_needed_is_refused(share):
+    with pytest.raises(ConfigError, match=r"schedule\.share: got .*, expected a share in \(0, 1\]"):
+        Redundant(share=share)
 
 
 def test_deterministic_mode_refuses_it():

@@ -131,6 +131,13 @@ def test_a_prompt_longer_than_the_context_is_said_in_one_line():
         treadle.train(words().changed({"limits.max_context": 16}), view="none")
 
 
+def test_a_split_that_ends_before_the_first_task_that_is_asked_for_is_refused_before_anything_starts():
+    tasks = treadle.ListTaskset([treadle.Task(id="a", prompt="go")], heldout=[treadle.Task(id="b", prompt="go")])
+    made = words(tasks, epochs=0).changed({"validation.split": "train", "validation.first": 1})
+    with pytest.raises(treadle.ConfigError, match=r"validation\.first: got 1, expected less than the 1 tasks of"):
+        treadle.train(made, view="none")
+
+
 def test_a_split_without_tasks_is_refused_before_anything_starts():
     tasks = treadle.ListTaskset([treadle.Task(id="a", prompt="go")])
     with pytest.raises(treadle.ConfigError, match=r"evaluation.split: the split 'heldout' holds no task"):

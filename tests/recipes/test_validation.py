@@ -38,7 +38,7 @@ def test_a_run_ends_with_the_version_that_did_best_on_the_tasks_that_choose():
     assert facts(result.folder, "run.took_back") == [
         {"version": 2, "from_version": 4, "label": "validation-2", "solved": 2, "total": 3}
     ]
-    assert "taking back version 2 (validation-2, 2/3 solved): version 4, the last one, solved fewer" in (
+    assert "taking back version 2 (validation-2, 2/3 solved): version 4, the last one, solved no more" in (
         result.folder / "report.md"
     ).read_text()
 

@@ -155,8 +155,11 @@ class KvCache:
         age = self.age(key)
         floor = version if age is None else age
         node, count = self._walk(self._root, ids[:-1], floor, key)
+        alone = node.keys == {key} and not (node.users or node.children or node.groups)
+        if alone:
+            count = min(count, node.run.length)  # nobody computes the rest any more
         kept = reused = node.start + count
-        if node.keys == {key} and not (node.users or node.children or node.groups):
+        if alone:
             tip = self._resume(node, count, ids)
         else:
             if count < node.size or not _may_continue(node):

@@ -145,7 +145,7 @@ def took_back(event: Event) -> str:
     """Which version a run ends with, and why not with its last."""
     return (
         f"taking back version {text(event, 'version')} ({text(event, 'label')}, {text(event, 'solved')}/"
-        f"{text(event, 'total')} solved): version {text(event, 'from_version')}, the last one, solved fewer"
+        f"{text(event, 'total')} solved): version {text(event, 'from_version')}, the last one, solved no more"
     )
 
 

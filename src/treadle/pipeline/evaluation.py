@@ -201,13 +201,9 @@ class Evaluator:
         return result
 
     def _count(self, asked: int) -> int:
-        """How many tasks there are to play. Raises ConfigError when the split ends before the first of them."""
-        size, first = size_of(self.taskset, self.config.split), self.config.first
-        if size is not None and first >= size:
-            raise ConfigError(
-                f"evaluation.first: got {first}, but the split {self.config.split!r} has {size} tasks; expected fewer"
-            )
-        return asked if size is None else min(asked, size - first)
+        """How many tasks there are to play; a run is refused whose split ends before the first of them."""
+        size = size_of(self.taskset, self.config.split)
+        return asked if size is None else max(min(asked, size - self.config.first), 0)
 
     async def _play(self, numbers: range, tally: _Tally, version: int) -> None:
         """These tasks, several at once."""

@@ -13,6 +13,7 @@ the same ones; it depends on who was faster, so deterministic mode refuses it.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -77,18 +78,15 @@ class Redundant:
     name: ClassVar[str] = "redundant"
     most: ClassVar[int] = 2
 
-    spare: int = 1
-    """Tickets of a batch beyond `groups_per_update`; at most as many again."""
+    share: float = 0.125
+    """Tickets of a batch beyond `groups_per_update`, as a share of it, rounded up; at most 1."""
 
     def __post_init__(self) -> None:
-        if self.spare < 1:
-            raise ConfigError(f"schedule.spare: got {self.spare}, expected >= 1: none is what `tickets` does")
+        if not 0 < self.share <= 1:
+            raise ConfigError(
+                f"schedule.share: got {self.share}, expected a share in (0, 1]; `schedule=tickets` has none to spare"
+            )
 
     def begin(self, bounds: Bounds, *, rewards: Rewards) -> Schedule:
-        """Needs the bounds only. Raises ConfigError when more are spare than are needed."""
-        if self.spare > bounds.groups_per_update:
-            raise ConfigError(
-                f"schedule.spare={self.spare} contradicts pipeline.groups_per_update={bounds.groups_per_update}: "
-                "expected at most as many spare groups as an update needs"
-            )
-        return FirstReady(bounds=bounds, spare=self.spare)
+        """Needs the bounds only."""
+        return FirstReady(bounds=bounds, spare=math.ceil(self.share * bounds.groups_per_update))

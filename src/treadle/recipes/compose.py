@@ -132,12 +132,21 @@ def _refuse_empty(recipe: Recipe, taskset: Taskset) -> None:
         used["evaluation.split"] = recipe.evaluation.split
     if recipe.validation is not None:
         used["validation.split"] = recipe.validation.split
+    firsts = {
+        f"{key}.split": config.first
+        for key, config in (("evaluation", recipe.evaluation), ("validation", recipe.validation)) if config is not None
+    }
     for key, split in used.items():
         try:
             size = size_of(taskset, split)
         except EnvError as error:  # a ValueError says that there is no such split
             said = error.__cause__ if isinstance(error.__cause__, ValueError) else error
             raise ConfigError(f"{key}: {said}") from error
+        if size is not None and 0 < size <= firsts.get(key, 0):
+            raise ConfigError(
+                f"{key.partition('.')[0]}.first: got {firsts[key]}, expected less than the {size} tasks of the split "
+                f"{split!r}"
+            )
         if size == 0:
             off = "pipeline.updates=0" if key == "pipeline.updates" else f"{key.partition('.')[0]}=None"
             raise ConfigError(f"{key}: the split {split!r} holds no task; give the taskset some, or set {off}")
