@@ -52,7 +52,7 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors
     from treadle.models.policy import Policy
     from treadle.pipeline.coldstart import ColdStartConfig
     from treadle.pipeline.config import PipelineConfig
-    from treadle.pipeline.evaluation import Evaluation, EvaluationConfig
+    from treadle.pipeline.evaluation import Evaluation, EvaluationConfig, ValidationConfig
     from treadle.recipes.compose import compose
     from treadle.recipes.front import Played, evaluate, rollout, train
     from treadle.recipes.memory import MemoryConfig
@@ -70,17 +70,17 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors
 __version__ = "0.1.0"
 
 __all__ = [
-    "Action", "Algorithm", "Author", "CassetteConfig", "CodeBlock", "ColdStartConfig", "ColdStartPlan", "ConfigError",
-    "CreditRule", "DeadlineExceeded", "DemonstrationPlan", "DrGrpo", "EngineConfig", "EngineError", "Env",
-    "EnvContext", "EnvError", "Evaluation", "EvaluationConfig", "Event", "FencedParser", "Forest", "Fork",
+    "Action", "Algorithm", "Author", "CassetteConfig", "CodeBlock", "ColdStartConfig", "ColdStartPlan",
+    "ConfigError", "CreditRule", "DeadlineExceeded", "DemonstrationPlan", "DrGrpo", "EngineConfig", "EngineError",
+    "Env", "EnvContext", "EnvError", "Evaluation", "EvaluationConfig", "Event", "FencedParser", "Forest", "Fork",
     "GraderError", "Group", "Grpo", "HermesParser", "HostConfig", "Imitation", "InfraError", "LearnerConfig",
     "ListTaskset", "Listener", "Loss", "LossTerms", "MemoryConfig", "Message", "ModelError", "Nll", "NodeCredit",
     "Origin", "Outcome", "PathCredit", "PipelineConfig", "PlainParser", "Played", "Policy", "PpoClip",
     "PromptTooLong", "Recipe", "RenderError", "Rewards", "Rloo", "Rollout", "RolloutLimits", "Run", "RunResult",
-    "SandboxError", "Segment", "SeqMeanTokenMean", "SeqSumConst", "ShellWorld", "Status", "Step", "StoreError", "Task",
-    "Taskset", "TokenMean",
-    "ToolCall", "ToolError", "ToolResult", "ToolSpec", "TreadleError", "World", "__version__", "assistant", "center",
-    "compose", "evaluate", "read_group", "read_groups", "rollout", "system", "tool", "train", "user",
+    "SandboxError", "Segment", "SeqMeanTokenMean", "SeqSumConst", "ShellWorld", "Status", "Step", "StoreError",
+    "Task", "Taskset", "TokenMean", "ToolCall", "ToolError", "ToolResult", "ToolSpec", "TreadleError",
+    "ValidationConfig", "World", "__version__", "assistant", "center", "compose", "evaluate", "read_group",
+    "read_groups", "rollout", "system", "tool", "train", "user",
 ]
 
 _HOME: dict[str, tuple[str, ...]] = {
@@ -110,7 +110,7 @@ _HOME: dict[str, tuple[str, ...]] = {
     "models.policy": ("Policy",),
     "pipeline.coldstart": ("ColdStartConfig",),
     "pipeline.config": ("PipelineConfig",),
-    "pipeline.evaluation": ("Evaluation", "EvaluationConfig"),
+    "pipeline.evaluation": ("Evaluation", "EvaluationConfig", "ValidationConfig"),
     "recipes.compose": ("compose",),
     "recipes.front": ("Played", "evaluate", "rollout", "train"),
     "recipes.memory": ("MemoryConfig",),

@@ -21,8 +21,9 @@ NAMES = [
     "PipelineConfig", "PlainParser", "Played", "Policy", "PpoClip", "PromptTooLong", "Recipe", "RenderError",
     "Rewards", "Rloo", "Rollout", "RolloutLimits", "Run", "RunResult", "SandboxError", "Segment",
     "SeqMeanTokenMean", "SeqSumConst", "ShellWorld", "Status", "Step", "StoreError", "Task", "Taskset", "TokenMean",
-    "ToolCall", "ToolError", "ToolResult", "ToolSpec", "TreadleError", "World", "__version__", "assistant",
-    "center", "compose", "evaluate", "read_group", "read_groups", "rollout", "system", "tool", "train", "user",
+    "ToolCall", "ToolError", "ToolResult", "ToolSpec", "TreadleError", "ValidationConfig", "World", "__version__",
+    "assistant", "center", "compose", "evaluate", "read_group", "read_groups", "rollout", "system", "tool", "train",
+    "user",
 ]  # fmt: skip
 
 

@@ -12,7 +12,10 @@ from treadle.recipes.folder import RunFolder
 from treadle.trajectory.store import read_events, read_rollouts
 
 FILE = str(Path(__file__).parent / "graded_recipe.py")
-KEYS = {"pipeline.finish": "best", "validation.first": 100, "validation.tasks": 3, "pipeline.evaluate_every": 2}
+KEYS = {
+    "pipeline.finish": "best", "pipeline.evaluate_every": 2,
+    "validation.split": "heldout", "validation.first": 100, "validation.tasks": 3,
+}
 FALLING = {"validation_0": 101, "validation_2": 102, "validation_4": 0, "final": 4}
 """The first task of validation is number 100: below 102 there are two of them."""
 LABELS = ["untouched", "validation-0", "validation-2", "validation-4", "final"]
@@ -96,7 +99,7 @@ def test_a_best_version_needs_tasks_that_choose_it(key, value):
     ("key", "value", "said"),
     [
         ("pipeline.finish", "first", r"pipeline\.finish: got 'first' \(str\), expected one of last, best"),
-        ("validation.first", -1, r"first: got -1, expected >= 0"),
+        ("validation.first", -1, r"^validation\.first: got -1, expected >= 0$"),
     ],
 )
 def test_what_makes_no_sense_is_refused(key, value, said):

@@ -19,7 +19,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from treadle.agents.group_player import GroupPlayer
 from treadle.agents.player import Priority
@@ -73,6 +73,9 @@ class Count:
 class EvaluationConfig:
     """Raises ConfigError naming the key."""
 
+    SECTION: ClassVar[str] = "evaluation"
+    """Of the recipe, for errors."""
+
     tasks: int = 100
     """Held-out tasks; a finite split that holds fewer gives all it has."""
     untouched_tasks: int | None = None
@@ -88,11 +91,21 @@ class EvaluationConfig:
     def __post_init__(self) -> None:
         for key in ("tasks", "at_once"):
             if getattr(self, key) < 1:
-                raise ConfigError(f"evaluation.{key}: got {getattr(self, key)}, expected >= 1")
+                raise ConfigError(f"{self.SECTION}.{key}: got {getattr(self, key)}, expected >= 1")
         if self.first < 0:
-            raise ConfigError(f"evaluation.first: got {self.first}, expected >= 0")
+            raise ConfigError(f"{self.SECTION}.first: got {self.first}, expected >= 0")
         if not 0 <= self.temperature < math.inf:
-            raise ConfigError(f"evaluation.temperature: got {self.temperature}, expected >= 0, where 0 is greedy")
+            raise ConfigError(f"{self.SECTION}.temperature: got {self.temperature}, expected >= 0, where 0 is greedy")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidationConfig(EvaluationConfig):
+    """Tasks by which a version is chosen: of the training split, far behind those that training plays."""
+
+    SECTION: ClassVar[str] = "validation"
+
+    split: str = "train"
+    first: int = 2_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

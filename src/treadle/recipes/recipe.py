@@ -28,7 +28,7 @@ from treadle.learner.config import LearnerConfig
 from treadle.pipeline.coldstart import ColdStartConfig
 from treadle.pipeline.config import PipelineConfig
 from treadle.pipeline.curriculum import CURRICULA, CurriculumPlan
-from treadle.pipeline.evaluation import EvaluationConfig
+from treadle.pipeline.evaluation import EvaluationConfig, ValidationConfig
 from treadle.pipeline.filters import FilterPlan
 from treadle.pipeline.masks import FILTERS
 from treadle.pipeline.orders import SCHEDULES
@@ -88,7 +88,7 @@ class Recipe:
     pipeline: PipelineConfig = field(default_factory=PipelineConfig)
     evaluation: EvaluationConfig | None = field(default_factory=EvaluationConfig)
     """None never evaluates."""
-    validation: EvaluationConfig | None = None
+    validation: ValidationConfig | None = None
     """Tasks that choose the best version: before the first update, after every `pipeline.evaluate_every`, and after the
     last. The held-out ones are then played only before and after. None chooses by those of `evaluation`."""
     deterministic: bool = False

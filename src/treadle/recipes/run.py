@@ -474,6 +474,7 @@ class Run:
             "cassette.differing": counts.differing,
         }
 
+
 def _from_thread(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:
     """Have the loop call it; one that is closed has nobody left to tell."""
     with contextlib.suppress(RuntimeError):

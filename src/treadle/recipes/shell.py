@@ -9,7 +9,7 @@ from treadle.learner.config import LearnerConfig
 from treadle.pipeline.coldstart import ColdStartConfig
 from treadle.pipeline.config import PipelineConfig
 from treadle.pipeline.curriculum import ByDifficulty
-from treadle.pipeline.evaluation import EvaluationConfig
+from treadle.pipeline.evaluation import EvaluationConfig, ValidationConfig
 from treadle.recipes.recipe import ColdStartPlan, Recipe
 from treadle.recipes.world import ShellWorld
 
@@ -44,7 +44,7 @@ def shell() -> Recipe:
             finish="best",
         ),
         evaluation=EvaluationConfig(tasks=336, untouched_tasks=84, temperature=1.0, at_once=128),
-        validation=EvaluationConfig(split="train", first=2_000_000, tasks=128, temperature=1.0, at_once=128),
+        validation=ValidationConfig(tasks=128, temperature=1.0, at_once=128),
     )
 
 
