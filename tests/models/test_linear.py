@@ -46,14 +46,64 @@ def test_columns_out_of_order_are_read_right() -> None:
         torch.testing.assert_close(quick(states), plain(states), rtol=1e-5, atol=1e-6)
 
 
-def test_gradients_are_those_of_the_plain_layer() -> None:
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("shape", [(1, 48), (7, 48), (1, 130, 48), (2, 3, 48), (0, 48)])
+def test_gradients_are_those_of_the_plain_layer(shape: tuple[int, ...], bias: bool) -> None:
+    plain, quick = pair(48, 96, bias=bias)
+    states = torch.randn(*shape)
+    slopes = torch.randn(*shape[:-1], 96)
+    found = []
+    for layer in (plain, quick):
+        leaf = states.clone().requires_grad_()
+        out = layer(leaf)
+        (out * slopes).sum().backward()
+        found.append([out, leaf.grad, *(p.grad for p in layer.parameters())])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_a_slope_that_is_the_same_everywhere_is_read_right() -> None:
     plain, quick = pair(48, 96, bias=True)
     states = torch.randn(5, 48)
     for layer in (plain, quick):
-        layer(states).square().sum().backward()
-    assert quick.weight.grad is not None and quick.bias.grad is not None
-    assert torch.equal(quick.weight.grad, plain.weight.grad)
-    assert torch.equal(quick.bias.grad, plain.bias.grad)
+        layer(states).sum().backward()  # one number, seen from all rows and columns
+    torch.testing.assert_close(quick.weight.grad, plain.weight.grad, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(quick.bias.grad, plain.bias.grad)
+
+
+@pytest.mark.parametrize("trains", ["states", "weight"])
+def test_what_does_not_train_gets_no_gradient(trains: str) -> None:
+    _, quick = pair(48, 96, bias=False)
+    quick.weight.requires_grad_(trains == "weight")
+    states = torch.randn(5, 48, requires_grad=trains == "states")
+    with torch.profiler.profile() as seen:
+        quick(states).sum().backward()
+    assert (states.grad is None, quick.weight.grad is None) == (trains == "weight", trains == "states")
+    if FOUND is not None:
+        used = {event.key: event.count for event in seen.key_averages()}
+        assert used["mkldnn::_linear_pointwise"] == (2 if trains == "states" else 1)
+        assert used.get("aten::mm", 0) == (1 if trains == "weight" else 0)
+
+
+def test_gradients_are_of_the_weights_of_now() -> None:
+    """A fused step goes uncounted: nothing that trains may read a copy of the weight."""
+    _, quick = pair(48, 96, bias=False)
+    states = torch.randn(5, 48, requires_grad=True)
+    with torch.no_grad():
+        quick(states)  # makes a copy
+    quick(states).sum().backward()
+    torch.optim.AdamW(quick.parameters(), lr=0.1, fused=True).step()
+    states.grad = None
+    out = quick(states)
+    out.sum().backward()
+    torch.testing.assert_close(out, states @ quick.weight.T, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(states.grad, quick.weight.sum(0).expand(5, -1), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_product_reads_a_transposed_weight_as_it_lies(dtype: torch.dtype) -> None:
+    states, weight = torch.randn(7, 96, dtype=dtype), torch.randn(96, 48, dtype=dtype)
+    torch.testing.assert_close(linear.multiply(states, weight.T), states @ weight, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from treadle.algorithms.losses import Loss, LossTerms
+from treadle.models.linear import multiply
 from treadle.models.policy import Policy
 
 EXACT = (torch.float32, torch.float64)
@@ -78,7 +79,7 @@ class Head:
     ) -> tuple[Tensor, Tensor, Tensor]:
         weight = self._weight
         assert weight is not None
-        logits = states @ weight.T  # [e, V]
+        logits = multiply(states, weight)  # [e, V]
         logp = states.new_empty(len(targets))
         total = states.new_zeros(())
         for a, b in _runs(len(targets), CACHED_ROWS):
@@ -99,7 +100,7 @@ class Head:
             if weight.grad is None:
                 weight.grad = torch.zeros_like(weight)
             weight.grad.addmm_(logits.T, states)
-        return total, logits @ weight, logp
+        return total, multiply(logits, weight.T), logp
 
 
 def _slope(loss: Loss, logp: Tensor, terms: LossTerms) -> tuple[Tensor, Tensor]:

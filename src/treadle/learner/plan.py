@@ -1,15 +1,15 @@
 """Who sees whom in a packed forward, in two ways that give the same numbers.
 
-`NodePlan`: the queries of one node against the keys and values gathered along its context path, causal from the bottom
-right. No work is spent on tokens of other branches, and a path that is contiguous in the pack (a root, or the first
-child of one that is) is a view, not a copy.
+`NodePlan`: the queries of one node against the keys and values of its context path, causal from the bottom right. No
+work is spent on tokens of other branches. Tokens are split by nodes once and joined along each path, so that a backward
+adds up gradients of a node's size: a slice of all tokens would have one of zeros of all tokens.
 
 `DensePlan`: one call over the whole pack with the mask q sees k <=> k <= q < end[k]. Costs T x T whatever the tree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -37,47 +37,44 @@ class DensePlan:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One attention call: a run of queries and the runs of keys that it sees."""
+    """One attention call: the queries of a node and the nodes whose keys they see."""
 
-    start: int
     length: int
-    keys: tuple[tuple[int, int], ...]
-    """(start, end) of each run, in context order; the last one ends with the queries."""
-    seen: int | None
-    """Keys in all; None when queries and keys are the same run."""
+    path: tuple[int, ...]
+    """Nodes from the root to this one."""
+    seen: int
+    """Keys in all."""
 
 
 class NodePlan:
     """One attention call per node."""
 
     def __init__(self, batch: PackedBatch, device: torch.device) -> None:
-        paths: list[list[tuple[int, int]]] = []
         self._masks: dict[tuple[int, int, torch.dtype], Tensor] = {}
         """By shape and dtype: made once and shared by all layers."""
         self._device = device
         self._calls: list[_Call] = []
-        for node in batch.nodes:
-            before = paths[node.parent] if node.parent >= 0 else []
-            path = _join(before, (node.start, node.start + node.length))
-            paths.append(path)
-            count = sum(stop - start for start, stop in path)
-            self._calls.append(_Call(node.start, node.length, tuple(path), None if count == node.length else count))
+        for number, node in enumerate(batch.nodes):  # they lie one behind the other
+            above = self._calls[node.parent] if node.parent >= 0 else _Call(0, (), 0)
+            self._calls.append(_Call(node.length, (*above.path, number), above.seen + node.length))
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """[1, T, Hq, D]"""
         grouped = q.shape[1] != k.shape[1]
+        lengths = [call.length for call in self._calls]
+        queries, keys, values = (torch.split(x, lengths, dim=2) for x in (q, k, v))
         parts = [
             scaled_dot_product_attention(
-                q[:, :, call.start : call.start + call.length], _along(k, call.keys), _along(v, call.keys),
-                attn_mask=self._mask(call, q.dtype), is_causal=call.seen is None, scale=scale, enable_gqa=grouped,
+                own, _along(keys, call.path), _along(values, call.path), attn_mask=self._mask(call, q.dtype),
+                is_causal=len(call.path) == 1, scale=scale, enable_gqa=grouped,
             )
-            for call in self._calls
+            for own, call in zip(queries, self._calls, strict=True)
         ]
         return torch.cat(parts, dim=2).transpose(1, 2)
 
     def _mask(self, call: _Call, dtype: torch.dtype) -> Tensor | None:
         """What is added to the scores: the kernels would make it out of a bool mask again in every layer."""
-        if call.seen is None:
+        if len(call.path) == 1:
             return None
         key = (call.length, call.seen, dtype)
         if key not in self._masks:
@@ -86,16 +83,8 @@ class NodePlan:
         return self._masks[key]
 
 
-def _join(path: list[tuple[int, int]], run: tuple[int, int]) -> list[tuple[int, int]]:
-    if path and path[-1][1] == run[0]:
-        return [*path[:-1], (path[-1][0], run[1])]
-    return [*path, run]
-
-
-def _along(x: Tensor, runs: tuple[tuple[int, int], ...]) -> Tensor:
-    if len(runs) == 1:
-        return x[:, :, runs[0][0] : runs[0][1]]
-    return torch.cat([x[:, :, start:stop] for start, stop in runs], dim=2)
+def _along(parts: Sequence[Tensor], path: tuple[int, ...]) -> Tensor:
+    return parts[path[0]] if len(path) == 1 else torch.cat([parts[node] for node in path], dim=2)
 
 
 PLANS: Mapping[str, Callable[[PackedBatch, torch.device], AttentionPlan]] = {"node": NodePlan, "sdpa": DensePlan}
