@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,8 @@ from treadle.envs.bubblewrap import BubblewrapSandbox
 from treadle.envs.channel import MOST_COMMAND_BYTES
 from treadle.envs.sandbox import MIB, SandboxLimits
 from treadle.testing import check_sandbox
+
+Limited = Callable[[SandboxLimits], Awaitable[BubblewrapSandbox]]
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -153,17 +155,15 @@ async def test_background_jobs_end_with_their_command(sandbox: BubblewrapSandbox
     assert (await sandbox.run("set -- /proc/[0-9]*; echo $#")).output == "2\n"
 
 
-async def test_a_flood_is_killed_at_the_cap(bubblewrap: None) -> None:
-    sandbox = BubblewrapSandbox(limits=SandboxLimits(output_bytes=1000))
-    await sandbox.start()
+async def test_a_flood_is_killed_at_the_cap(limited: Limited) -> None:
+    sandbox = await limited(SandboxLimits(output_bytes=1000))
     started = time.perf_counter()
     result = await sandbox.run("yes", timeout_s=60)
     assert (result.status, result.killed, len(result.output)) == (None, "output", 1000)
-    assert 0 < result.dropped_bytes < 8 * MIB
+    assert 0 < result.dropped_bytes < 256 * MIB  # `yes` writes gigabytes a second until it is killed
     assert time.perf_counter() - started < 10
     hundred = await sandbox.run("head -c 100000000 /dev/zero", timeout_s=60)
     assert (hundred.killed, len(hundred.output)) == ("output", 1000)
-    await sandbox.close()
 
 
 async def test_a_fork_bomb_stays_in_its_sandbox(bubblewrap: None) -> None:
@@ -178,44 +178,36 @@ async def test_a_fork_bomb_stays_in_its_sandbox(bubblewrap: None) -> None:
     await asyncio.gather(bomber.close(), neighbour.close())
 
 
-async def test_one_endless_file_meets_the_size_of_the_workspace(bubblewrap: None) -> None:
-    sandbox = BubblewrapSandbox(limits=SandboxLimits(workspace_bytes=MIB, file_bytes=4 * MIB))
-    await sandbox.start()
+async def test_one_endless_file_meets_the_size_of_the_workspace(limited: Limited) -> None:
+    sandbox = await limited(SandboxLimits(workspace_bytes=MIB, file_bytes=4 * MIB))
     result = await sandbox.run("yes > big", timeout_s=60)
     assert result.status == 1
     assert "No space left" in result.output
     assert (await sandbox.run("stat -c %s big")).output == f"{MIB}\n"
     assert (await sandbox.run("cat /dev/zero > /tmp/big; rm /tmp/big big; echo x > small; cat small")).status == 0
-    await sandbox.close()
 
 
-async def test_many_endless_files_meet_a_limit_and_can_be_cleaned_up(bubblewrap: None) -> None:
-    sandbox = BubblewrapSandbox(limits=SandboxLimits(workspace_files=200))
-    await sandbox.start()
+async def test_many_endless_files_meet_a_limit_and_can_be_cleaned_up(limited: Limited) -> None:
+    sandbox = await limited(SandboxLimits(workspace_files=200))
     result = await sandbox.run("mkdir d; cd d; i=0; while :; do : > $((i++)); done", timeout_s=60)
     assert (result.status, result.killed) == (None, "files")
     assert (await sandbox.run("rm -rf d; ls", timeout_s=60)).status == 0
-    await sandbox.close()
 
 
-async def test_a_file_cannot_pass_its_own_limit(bubblewrap: None) -> None:
-    sandbox = BubblewrapSandbox(limits=SandboxLimits(file_bytes=MIB))
-    await sandbox.start()
+async def test_a_file_cannot_pass_its_own_limit(limited: Limited) -> None:
+    sandbox = await limited(SandboxLimits(file_bytes=MIB))
     result = await sandbox.run("bash -c 'cat /dev/zero > big'; stat -c %s big")
     assert f"{MIB}\n" in result.output
-    await sandbox.close()
 
 
-async def test_memory_meets_a_limit_per_process_and_in_sum(bubblewrap: None) -> None:
-    sandbox = BubblewrapSandbox(limits=SandboxLimits(memory_bytes=64 * MIB))
-    await sandbox.start()
+async def test_memory_meets_a_limit_per_process_and_in_sum(limited: Limited) -> None:
+    sandbox = await limited(SandboxLimits(memory_bytes=64 * MIB))
     alone = await sandbox.run("x=$(head -c 200000000 /dev/zero | tr '\\0' x); echo ${#x}", timeout_s=60)
     assert alone.output != "200000000\n"
     half = "head -c 40000000 /dev/zero | tail -c 40000000 | sleep 60"  # tail holds all of it
     together = await sandbox.run(f"{half} & {half} & {half} & wait", timeout_s=60)
     assert (together.status, together.killed) == (None, "memory")
     assert (await sandbox.run("echo alive")).output == "alive\n"
-    await sandbox.close()
 
 
 async def test_memory_that_no_limit_sees_is_refused(sandbox: BubblewrapSandbox) -> None:
@@ -321,12 +313,10 @@ async def test_seeds_do_not_go_through_planted_links(sandbox: BubblewrapSandbox,
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_seeds_that_do_not_fit_are_the_environments_fault(bubblewrap: None) -> None:
-    sandbox = BubblewrapSandbox(limits=SandboxLimits(workspace_bytes=MIB))
-    await sandbox.start()
+async def test_seeds_that_do_not_fit_are_the_environments_fault(limited: Limited) -> None:
+    sandbox = await limited(SandboxLimits(workspace_bytes=MIB))
     with pytest.raises(EnvError, match="No space left"):
         await sandbox.write_files({"big": bytes(2 * MIB)})
-    await sandbox.close()
 
 
 async def test_a_cancelled_run_kills_its_command(sandbox: BubblewrapSandbox) -> None:
