@@ -47,7 +47,10 @@ FOUND = _find()
 
 
 def multiply(states: Tensor, weight: Tensor) -> Tensor:
-    """states [..., in] times the transpose of weight [out, in], read in place: [..., out]. Records no gradient."""
+    """states [..., in] times the transpose of weight [out, in], read in place: [..., out].
+
+    Not for where gradients are recorded.
+    """
     if FOUND is None or not _fits(states, weight):
         return nn.functional.linear(states, weight)
     return FOUND[0](states, weight, None, "none", [], "")
