@@ -1,6 +1,7 @@
 """Credit: from a forest to three numbers per segment.
 
-A credit rule is a pure function `Forest -> PathCredit | NodeCredit`. Both collapse to the same three columns,
+A credit rule is a pure function `Forest -> PathCredit | NodeCredit | TokenCredit`. All collapse to the same three
+columns,
 
     A+ = sum_p w_p max(A_p, 0)      A- = sum_p w_p min(A_p, 0)      mass = sum_p w_p
 
@@ -16,7 +17,7 @@ cutting an action in two changes no number (invariants 3 and 4). Rollouts that d
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, Protocol, TypeAlias
 
 import numpy as np
 
@@ -28,7 +29,7 @@ Scope = Literal["group", "batch"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Collapsed:
-    """Three columns of a forest, float64[N]; 0 on every row that is not an action."""
+    """Three columns of a forest, one number per row [N] or per token [T]; 0 on what is not an action."""
 
     pos: Column
     """A+: weighted sum of the positive advantages of the rollouts through the row, >= 0."""
@@ -76,9 +77,27 @@ class NodeCredit:
         own = np.ones(len(forest)) if self.weight is None else self.weight
         _expect("node weight", own, len(forest))
         mass = np.where(forest.action, own * forest.leaf_mean(weight), 0.0)
-        return Collapsed(
-            pos=mass * np.maximum(self.advantage, 0.0), neg=mass * np.minimum(self.advantage, 0.0), mass=mass
-        )
+        return _collapsed(self.advantage, mass)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TokenCredit:
+    """One advantage per token: rules with a value function or a penalty on every token."""
+
+    advantage: Column
+    """[T]; values on tokens that are not of an action are ignored."""
+    returns: Column | None = None
+    """[T] what a value function should have said before each token; NaN where it learns nothing. None has none."""
+
+    def collapse(self, forest: Forest, weight: Column) -> Collapsed:
+        """Every token once, times the mean of `weight` [R] over the rollouts through it."""
+        _expect("advantage", self.advantage, forest.tokens)
+        _expect("weight", weight, len(forest.rollouts))
+        mass = forest.spread(np.where(forest.action, forest.leaf_mean(weight), 0.0))
+        return _collapsed(np.where(mass > 0, self.advantage, 0.0), mass)
+
+
+Credit: TypeAlias = PathCredit | NodeCredit | TokenCredit
 
 
 class CreditRule(Protocol):
@@ -90,14 +109,14 @@ class CreditRule(Protocol):
     name: ClassVar[str]
     """Registry name."""
     needs: ClassVar[frozenset[str]]
-    """Columns that must be annotated before (`value`, `ref`, `answer_prob`); empty when rewards are enough."""
+    """Notes that must be on the forest (`value`, `ref`, `prox`, `answer_prob`, `entropy`); empty when rewards do."""
     scope: ClassVar[Scope]
     """`batch` when a number depends on other groups of the same update: such a rule cannot be streamed."""
     min_rollouts: ClassVar[int]
     """A group with fewer valid rollouts carries no signal and is dropped, reason `singleton`."""
 
-    def __call__(self, forest: Forest) -> PathCredit | NodeCredit:
-        """Credit of every rollout or segment."""
+    def __call__(self, forest: Forest) -> Credit:
+        """Credit of every rollout, segment or token."""
         ...
 
 
@@ -105,6 +124,10 @@ def assign(forest: Forest, rule: CreditRule, aggregation: Aggregation) -> tuple[
     """Run a rule and an aggregation over the forest of one whole update: collapsed columns and the denominator."""
     weight, denominator = aggregation.weights(forest)
     return rule(forest).collapse(forest, weight), denominator
+
+
+def _collapsed(advantage: Column, mass: Column) -> Collapsed:
+    return Collapsed(pos=mass * np.maximum(advantage, 0.0), neg=mass * np.minimum(advantage, 0.0), mass=mass)
 
 
 def _expect(what: str, column: Column, length: int) -> None:

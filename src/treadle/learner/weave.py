@@ -50,6 +50,9 @@ class Strand:
 
 def weave(forest: Forest, collapsed: Collapsed, *, tolerance: float | None) -> list[Strand]:
     """The strands of a forest, parents before children; what has nothing to train at or below it is left out."""
+    collapsed = Collapsed(
+        pos=forest.spread(collapsed.pos), neg=forest.spread(collapsed.neg), mass=forest.spread(collapsed.mass)
+    )
     kept = _needed(forest, collapsed)
     if tolerance is None:
         return _one_each(forest, collapsed, kept)
@@ -63,7 +66,7 @@ def weave(forest: Forest, collapsed: Collapsed, *, tolerance: float | None) -> l
 
 def _needed(forest: Forest, collapsed: Collapsed) -> Index:
     """Rows with something to train at or below them, in context."""
-    needed = forest.action & (collapsed.mass > 0)
+    needed = forest.action & np.logical_or.reduceat(collapsed.mass > 0, forest.start[:-1])
     for row in range(len(forest) - 1, -1, -1):
         if needed[row] and forest.parent[row] >= 0:
             needed[forest.parent[row]] = True
@@ -76,12 +79,12 @@ def _one_each(forest: Forest, collapsed: Collapsed, kept: Index) -> list[Strand]
     for row in kept.tolist():
         segment, n = forest.segments[row], int(forest.length[row])
         old = np.full(n, np.nan) if segment.logprobs is None else segment.logprobs.astype(np.float64)
-        trains = n if forest.action[row] and collapsed.mass[row] > 0 else 0
+        own = slice(forest.start[row], forest.start[row + 1])
+        mass = collapsed.mass[own] if forest.action[row] else np.zeros(n)
         strands.append(Strand(
-            parent=place.get(int(forest.parent[row]), -1), ids=segment.ids, old=old,
-            pos=np.full(n, collapsed.pos[row]), neg=np.full(n, collapsed.neg[row]),
-            mass=np.full(n, collapsed.mass[row] if trains else 0.0), copies=np.full(n, int(trains > 0)),
-            row=np.full(n, row), offset=np.arange(n),
+            parent=place.get(int(forest.parent[row]), -1), ids=segment.ids, old=old, pos=collapsed.pos[own],
+            neg=collapsed.neg[own], mass=mass, copies=(mass > 0).astype(np.int64), row=np.full(n, row),
+            offset=np.arange(n),
         ))
     return strands
 
@@ -108,11 +111,15 @@ class _TokenTree:
     def add(self, forest: Forest, collapsed: Collapsed, row: int, *, after: int) -> int:
         """Walk one segment down from node `after`, making what is not there; the node of its last token."""
         segment = forest.segments[row]
-        trains = bool(forest.action[row] and collapsed.mass[row] > 0)
-        pos, neg, mass = (float(c[row]) for c in (collapsed.pos, collapsed.neg, collapsed.mass))
+        acts = bool(forest.action[row])
+        own = slice(forest.start[row], forest.start[row + 1])
+        columns = (collapsed.pos[own].tolist(), collapsed.neg[own].tolist(), collapsed.mass[own].tolist())
         logprobs = segment.logprobs.tolist() if segment.logprobs is not None else [np.nan] * len(segment)
         at = after
-        for offset, (token, old) in enumerate(zip(segment.ids.tolist(), logprobs, strict=True)):
+        for offset, (token, old, pos, neg, mass) in enumerate(
+            zip(segment.ids.tolist(), logprobs, *columns, strict=True)
+        ):
+            trains = acts and mass > 0
             at = self._step(at, token, old if trains else None)
             if at == len(self.row):
                 self.row.append(row)

@@ -9,18 +9,24 @@ does not depend on who finished first, nor on whether a group was interrupted an
 A row is a segment. Credit counts *rollouts*, *forks* or *state keys*, never rows (invariant 4): a rollout's end in
 time is the row where `leaf` is true, and everything a rule averages is averaged over leaves or over time children.
 Because a row may end several rollouts that share all of it (a fork that added nothing), `leaves[i]` counts them.
+
+What is known later than the tokens (values, reference log-probs and the like) are `notes`: columns with one number per
+token, put there by the learner. Probes, rollouts that only say what a state is worth, have no rows: `probed` is what
+they found.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from treadle.trajectory.group import Group, Rollout
+from treadle.core.ports import Floats
+from treadle.trajectory.group import Group, GroupKey, Rollout
 from treadle.trajectory.segment import Author, Segment
 
 Column = NDArray[np.float64]
@@ -52,8 +58,12 @@ class Forest:
     turn: Index
     rollout_leaf: Index
     """[R] row where each rollout ends in time."""
-    group_ids: tuple[str, ...]
-    """[G] ids of the groups."""
+    keys: tuple[GroupKey, ...]
+    """[G] what makes each group."""
+    probed: Column
+    """Mean return of the probes that began behind the row, from there on; NaN where none did."""
+    notes: Mapping[str, Column] = field(default_factory=dict)
+    """[T] columns by name, one number per token of all rows in order; NaN where a token has none."""
 
     @classmethod
     def of(cls, groups: Sequence[Group]) -> Forest:
@@ -62,16 +72,15 @@ class Forest:
         rollouts: list[Rollout] = []
         numbers: list[int] = []
         rewards: dict[str, float] = {}
+        probed: dict[str, float] = {}
         for number, group in enumerate(groups):
             valid = group.valid
-            chosen = {r.id for r in valid}
             kept = _needed(group, [leaf for r in valid for leaf in r.leaves])
             segments += kept
             numbers += [number] * len(kept)
             rollouts += valid
-            for record in group.records:
-                if record.train and record.rollout in chosen:
-                    rewards[record.segment] = rewards.get(record.segment, 0.0) + record.value
+            rewards |= group.rewards_within({s.id for s in kept})
+            probed |= group.probed
         row = {s.id: i for i, s in enumerate(segments)}
         assert len(row) == len(segments), "segment ids must be unique"
         return cls(
@@ -86,11 +95,70 @@ class Forest:
             reward=np.array([rewards.get(s.id, 0.0) for s in segments], dtype=np.float64),
             turn=np.array([s.turn for s in segments], dtype=np.int64),
             rollout_leaf=np.array([row[r.leaves[-1]] for r in rollouts], dtype=np.int64),
-            group_ids=tuple(g.key.id for g in groups),
+            keys=tuple(g.key for g in groups),
+            probed=np.array([probed.get(s.id, math.nan) for s in segments], dtype=np.float64),
         )
 
     def __len__(self) -> int:
         return len(self.segments)
+
+    @property
+    def group_ids(self) -> tuple[str, ...]:
+        """[G] ids of the groups."""
+        return tuple(key.id for key in self.keys)
+
+    # -- tokens ------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def start(self) -> Index:
+        """[N + 1] place of each row's first token among the T tokens of all rows in order; T comes last."""
+        return np.concatenate([[0], np.cumsum(self.length)]).astype(np.int64)
+
+    @property
+    def tokens(self) -> int:
+        """T."""
+        return int(self.start[-1])
+
+    def spread(self, column: Column) -> Column:
+        """A column of rows [N] as one of tokens [T]; one of tokens as it is."""
+        if len(column) == self.tokens:
+            return column
+        assert len(column) == len(self), f"got {len(column)} numbers, expected {len(self)} rows or {self.tokens} tokens"
+        return np.repeat(column, self.length)
+
+    def annotated(self, name: str, values: Mapping[str, Floats]) -> Forest:
+        """This forest with a note: numbers per token by segment id, NaN for the segments that are not named.
+
+        Raises ValueError when a segment has another number of tokens.
+        """
+        column = np.full(self.tokens, math.nan)
+        for row, segment in enumerate(self.segments):
+            given = values.get(segment.id)
+            if given is None:
+                continue
+            if len(given) != len(segment):
+                raise ValueError(f"note {name}: got {len(given)} numbers for the {len(segment)} tokens of {segment.id}")
+            column[self.start[row] : self.start[row + 1]] = given
+        return replace(self, notes={**self.notes, name: column})
+
+    def note(self, name: str) -> Column:
+        """[T] the note of this name. Raises ValueError when nobody made it."""
+        if name not in self.notes:
+            held = ", ".join(sorted(self.notes)) or "none"
+            raise ValueError(f"the forest has no column {name!r} (it has {held}): who needs it must say so in `needs`")
+        return self.notes[name]
+
+    @cached_property
+    def state(self) -> Index:
+        """Number of the world's state in which an action was taken, equal within a task; -1 where it is not known."""
+        seen: dict[tuple[str, str], int] = {}
+        return np.array(
+            [
+                -1 if s.state_key is None or not acts else seen.setdefault((self.keys[g].task, s.state_key), len(seen))
+                for s, acts, g in zip(self.segments, self.action, self.group, strict=True)
+            ],
+            dtype=np.int64,
+        )
 
     # -- leaves ------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ is a forest without orphans.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -61,6 +61,12 @@ class Rollout:
     index: int
     """Place in the group, 0..n-1."""
     attempt: int = 0
+    forked_from: str | None = None
+    """Id of the rollout whose start it shares; None when it was played from the beginning."""
+    forked_at: str | None = None
+    """Last segment that it shares with that one; None unless forked."""
+    probe: bool = False
+    """Played to see what a state is worth: it trains nothing and votes in no baseline of rollouts."""
     leaves: tuple[str, ...] = ()
     """Last segment of each context, in time order; the last one is the rollout's end in time."""
     outcome: Outcome | None = None
@@ -75,7 +81,13 @@ class Rollout:
     @property
     def trains(self) -> bool:
         """Whether it may vote in a baseline and enter the loss (invariant 5); never when it did nothing."""
-        return self.outcome is not None and self.outcome.trains and self.reward is not None and bool(self.leaves)
+        return not self.probe and self.counts
+
+    @property
+    def counts(self) -> bool:
+        """Whether it ended, did something of its own and was scored: what it found is a fact about the policy."""
+        acted = bool(self.leaves) and self.leaves[-1] != self.forked_at
+        return self.outcome is not None and self.outcome.trains and self.reward is not None and acted
 
 
 class Sink(Protocol):
@@ -158,6 +170,20 @@ class Group:
             raise ValueError(f"rollout {rollout.id} was begun before")
         return self._put(rollout)
 
+    def fork(self, rollout: str, index: int, *, at: Segment, attempt: int = 0, probe: bool = False) -> Rollout:
+        """Start a rollout that shares another one's start up to `at`, its own next action excluded.
+
+        What was paid so far for what they share is the new one's too. Raises ValueError when `at` is not on the way of
+        that rollout, or no segment of the world.
+        """
+        made = Rollout(
+            id=f"{self.key.id}.{index}.{attempt}", group=self.key.id, index=index, attempt=attempt,
+            forked_from=rollout, forked_at=at.id, probe=probe, leaves=self._leaves_up_to(rollout, at),
+        )
+        if made.id in self.rollouts:
+            raise ValueError(f"rollout {made.id} was begun before")
+        return self._put(made)
+
     def sampled(
         self, rollout: str, completion: Completion, *, after: Segment, turn: int,
         spans: tuple[Span, ...] = (), state_key: str | None = None,
@@ -212,8 +238,9 @@ class Group:
             raise ValueError(f"rollout {rollout} ended before, as {held.outcome.status}")
         parts: dict[str, float] = {}
         total = 0.0
+        shared = self._shared(held)
         for record in self.records:
-            if record.rollout == rollout:
+            if record.rollout == rollout or record.segment in shared:
                 parts[record.name] = parts.get(record.name, 0.0) + record.value
                 total += record.value if record.train else 0.0
         counted = scored and outcome.scored
@@ -250,6 +277,28 @@ class Group:
             at = self.segments[at.after] if at.after is not None else None
         return out[::-1]
 
+    def rewards_within(self, segments: Collection[str]) -> dict[str, float]:
+        """Training reward by segment, for those among `segments` that have any.
+
+        What was paid for a shared start stays its own, whatever became of the rollout that first went there.
+        """
+        out: dict[str, float] = {}
+        for record in self.records:
+            if record.train and record.segment in segments:
+                out[record.segment] = out.get(record.segment, 0.0) + record.value
+        return out
+
+    @property
+    def probed(self) -> dict[str, float]:
+        """Mean return of the probes from each segment that some began at, counted from there on."""
+        found: dict[str, list[float]] = {}
+        for rollout in self.rollouts.values():
+            if rollout.probe and rollout.counts:
+                assert rollout.forked_at is not None
+                paid = [r.value for r in self.records if r.train and r.rollout == rollout.id]
+                found.setdefault(rollout.forked_at, []).append(math.fsum(paid))
+        return {segment: math.fsum(returns) / len(returns) for segment, returns in found.items()}
+
     def context_ids(self, leaf: str) -> Ids:
         """Exactly the ids that the model saw up to and including `leaf` (invariant 1)."""
         return np.concatenate([segment.ids for segment in self.path(leaf)])
@@ -271,6 +320,30 @@ class Group:
         leaves = self.rollouts[rollout].leaves
         return self.segments[leaves[-1]] if leaves else None
 
+    def _leaves_up_to(self, rollout: str, at: Segment) -> tuple[str, ...]:
+        """The ends of the contexts of a rollout as they were when `at` was its last segment."""
+        way: list[Segment] = []
+        place = self._end(rollout)
+        while place is not None and place is not at:
+            way.append(place)
+            place = self.segments[place.after] if place.after is not None else None
+        if place is None or self.segments.get(at.id) is not at:
+            raise ValueError(f"rollout {rollout}: cannot fork at {at.id}, which is not on its way")
+        if at.is_action:
+            raise ValueError(f"rollout {rollout}: cannot fork at {at.id}, an action: the world has not answered yet")
+        breaks = sum(segment.why.breaks for segment in way)
+        kept = self.rollouts[rollout].leaves
+        return (*kept[: len(kept) - 1 - breaks], at.id) if kept else (at.id,)
+
+    def _shared(self, rollout: Rollout) -> set[str]:
+        """Segments that a forked rollout has in common with the one that it came from."""
+        out: set[str] = set()
+        at = rollout.forked_at
+        while at is not None:
+            out.add(at)
+            at = self.segments[at].after
+        return out
+
     def _extend(self, rollout: str, after: Segment, author: Author, ids: Ids, **columns: object) -> Segment:
         held = self.rollouts[rollout]
         if held.outcome is not None:
@@ -280,6 +353,8 @@ class Group:
         for name, segment in (("after", after), ("parent", parent)):
             if self.segments.get(segment.id) is not segment:
                 raise ValueError(f"rollout {rollout}: {name}={segment.id} is not a segment of group {self.key.id}")
+        if held.forked_at == after.id:
+            columns["why"] = Why.FORK
         made = Segment(
             id=self._next_id(), group=self.key.id, rollout=rollout, author=author, ids=ids,
             parent=parent.id, after=after.id, **columns,  # type: ignore[arg-type]
@@ -289,6 +364,7 @@ class Group:
         self._put(  # written out, as every segment does it: what takes segments has no end and no reward yet
             Rollout(
                 id=held.id, group=held.group, index=held.index, attempt=held.attempt, leaves=(*kept, made.id),
+                forked_from=held.forked_from, forked_at=held.forked_at, probe=held.probe,
             )
         )
         return made
