@@ -20,8 +20,8 @@ import numpy as np
 
 from bench.machine import machine
 from treadle.algorithms.aggregation import Aggregation, SeqSumConst, TokenMean
+from treadle.algorithms.conditions import Conditional
 from treadle.algorithms.credit import CreditRule, NodeCredit, Scope
-from treadle.algorithms.demands import Demanding
 from treadle.algorithms.group_baseline import Grpo
 from treadle.algorithms.losses import PpoClip
 from treadle.algorithms.rules import RULES
@@ -113,7 +113,7 @@ def run(args: argparse.Namespace) -> dict[str, object]:
     rules: dict[str, tuple[CreditRule, Aggregation]] = {"flatten_grpo": (Grpo(std=False), RolloutMean())}
     for name, kind in RULES.items():
         rule = kind()
-        rules[name] = (rule, constant if isinstance(rule, Demanding) and rule.constant_denominator else RolloutMean())
+        rules[name] = (rule, constant if isinstance(rule, Conditional) and rule.constant_denominator else RolloutMean())
     del rules["imitation"]
     told: dict[str, object] = {name: _told(rule, how) for name, (rule, how) in rules.items()}
     finished = {"two_turn": measured(TreePg(), two_turn(), trees=finished_chains(two_turn()))}

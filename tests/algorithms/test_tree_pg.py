@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from treadle.algorithms.aggregation import SeqMeanTokenMean, SeqSumConst, TokenMean
+from treadle.algorithms.conditions import unmet
 from treadle.algorithms.credit import NodeCredit
-from treadle.algorithms.demands import unmet
 from treadle.algorithms.group_baseline import Grpo
 from treadle.algorithms.losses import PpoClip
 from treadle.algorithms.tree_pg import TreePg

@@ -11,7 +11,7 @@ At the root of a group without siblings b is `root`: a number from before the up
 
 What makes it exact, each found by breaking it (docs/tree_pg.md): on-policy tokens, no division by a standard
 deviation, a constant denominator, and forks whose number was decided before the children were sampled. The last two
-are demands on the run, which a recipe refuses to break (`demands.py`).
+are demands on the run, which a recipe refuses to break (`conditions.py`).
 """
 
 from __future__ import annotations

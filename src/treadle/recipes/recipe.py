@@ -15,8 +15,8 @@ from typing import Any
 from treadle.agents.demonstrator import DemonstrationPlan
 from treadle.agents.limits import Rewards, RolloutLimits
 from treadle.algorithms.aggregation import AGGREGATIONS, Aggregation, SeqSumConst, TokenMean
+from treadle.algorithms.conditions import unmet
 from treadle.algorithms.credit import CreditRule
-from treadle.algorithms.demands import unmet
 from treadle.algorithms.group_baseline import Grpo
 from treadle.algorithms.losses import LOSSES, Loss, PpoClip
 from treadle.algorithms.rules import RULES

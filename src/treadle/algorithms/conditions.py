@@ -1,4 +1,4 @@
-"""Demands: what a credit rule needs of the run around it, beyond the columns of a forest.
+"""Conditions: what a credit rule needs of the run around it, beyond the columns of a forest.
 
 Most rules judge any forest. A rule whose guarantee holds only for some runs says so in two class attributes, and a
 recipe whose parts break one is refused, naming the keys:
@@ -16,7 +16,7 @@ from treadle.algorithms.credit import CreditRule
 
 
 @runtime_checkable
-class Demanding(Protocol):
+class Conditional(Protocol):
     """A rule that does not fit every run."""
 
     name: ClassVar[str]
@@ -27,11 +27,11 @@ class Demanding(Protocol):
 def unmet(
     rule: CreditRule, *, aggregation: Aggregation, branching: str = "none", declared: bool = True
 ) -> str | None:
-    """The first demand of a rule that the run breaks, as a line; None when it fits.
+    """The first condition of a rule that the run breaks, as a line; None when it fits.
 
     `branching` names the recipe's branching policy, `declared` is what that says of `fanout_before_children`.
     """
-    if not isinstance(rule, Demanding):
+    if not isinstance(rule, Conditional):
         return None
     if rule.constant_denominator and not aggregation.constant_denominator:
         fixed = " or ".join(name for name, kind in AGGREGATIONS.items() if kind.constant_denominator)
