@@ -52,7 +52,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tasks", type=int, default=200, help="held-out tasks of an evaluation (default 200)")
     parser.add_argument("--every", type=int, default=16, help="updates between evaluations (default 16)")
     parser.add_argument("--arms", default=",".join(ARMS), help=f"arms to play (default {','.join(ARMS)})")
-    parser.add_argument("--set", dest="sets", action="append", default=[], metavar="K=V", help="for all arms")
+    parser.add_argument("--set", dest="sets", action="append", default=[], metavar="K=V", help="for all runs")
+    parser.add_argument(
+        "--set-cold", dest="cold", action="append", default=[], metavar="K=V", help="for the cold starts alone"
+    )
     parser.add_argument("--runs", type=Path, default=RUNS, help=f"where the run folders are (default {RUNS})")
     parser.add_argument("--recompute", action="store_true", help="play nothing: only read what is there and done")
 
@@ -66,7 +69,7 @@ def run(args: argparse.Namespace) -> dict[str, object]:
     played: dict[str, list[Played]] = {name: [] for name in chosen}
     for seed in range(args.seeds):
         home = args.runs / f"seed-{seed}"
-        cold = _folder(home / "cold", [f"seed={seed}", *COLD, *args.sets], play=not args.recompute)
+        cold = _folder(home / "cold", [f"seed={seed}", *COLD, *args.sets, *args.cold], play=not args.recompute)
         for name in chosen:
             sets = [
                 f"seed={seed}", *ALIKE, f"model={_weights(cold)}", f"pipeline.tokens={args.tokens}",
@@ -96,7 +99,8 @@ def _folder(home: Path, sets: Sequence[str], *, play: bool) -> Path:
     else:
         command += ["shell", *(word for item in [*sets, f"runs={home}"] for word in ("--set", item))]
     print(f"# {home}: {' '.join(command[1:])}", file=sys.stderr, flush=True)
-    subprocess.run(command, check=True, stdout=sys.stderr)
+    if code := subprocess.run(command, stdout=sys.stderr, check=False).returncode:
+        raise SystemExit(f"{home}: the run ended with exit code {code}; give the same command again to go on with it")
     return sorted(path.parent for path in home.glob("shell-*/run.db"))[-1]
 
 

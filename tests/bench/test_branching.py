@@ -103,6 +103,7 @@ def test_a_run_is_read_gone_on_with_or_played_and_other_settings_are_refused(arm
     def play(command, **_):
         asked.append(command[6:])
         store_done(tmp_path / "home")
+        return type("Done", (), {"returncode": 0})()
 
     def store_done(home):
         folder = (sorted(home.glob("shell-*")) or [home / "shell-1"])[-1]
