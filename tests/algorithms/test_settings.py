@@ -18,7 +18,7 @@ from treadle.core.errors import ConfigError
 @pytest.mark.parametrize(
     ("table", "names"),
     [
-        (RULES, ["dr_grpo", "grpo", "imitation", "rloo"]),
+        (RULES, ["dr_grpo", "grpo", "imitation", "tree_pg", "rloo"]),
         (LOSSES, ["nll", "ppo_clip"]),
         (AGGREGATIONS, ["seq_mean_token_mean", "seq_sum_const", "token_mean"]),
     ],

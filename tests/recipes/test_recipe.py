@@ -20,6 +20,8 @@ from treadle.recipes.shell import shell, shell_smoke
         ({"pipline.updates": 3}, ("pipline.updates", "did you mean 'pipeline.updates'?")),
         ({"pipeline.updates": "many"}, ("pipeline.updates", "'many'", "str", "expected int")),
         ({"algorithm.rule": "grop"}, ("algorithm.rule", "'grop'", "did you mean 'grpo'?")),
+        ({"algorithm.rule": "tree_pg"}, ("aggregation=token_mean", "rule=tree_pg", "aggregation=seq_sum_const")),
+        ({"algorithm.rule": "tree_pg", "algorithm.rule.std": True}, ("tree_pg.std", "got true", "expected false")),
         ({"coldstart.learner.lr": -1}, ("coldstart.learner.lr", "got -1.0", "> 0")),
         ({"coldstart.training.epochs": 0}, ("coldstart.training", "epochs", "got 0")),
         ({"coldstart": 3}, ("coldstart", "got 3", "section with keys")),
@@ -47,6 +49,11 @@ def test_a_changed_recipe_prints_its_changes_and_is_taken_back(tmp_path):
     assert isinstance(recipe.algorithm.aggregation, SeqSumConst)
     (tmp_path / "printed.toml").write_text(recipe.toml())
     assert shell().changed(read_toml(tmp_path / "printed.toml")) == recipe
+
+
+def test_a_rule_that_needs_a_constant_denominator_is_taken_with_one():
+    changes = {"algorithm.rule": "tree_pg", "algorithm.aggregation": "seq_sum_const", "algorithm.rule.root": 0.3}
+    assert shell().changed(changes).algorithm.rule.root == 0.3
 
 
 def test_objects_of_a_world_cannot_be_set_from_text():

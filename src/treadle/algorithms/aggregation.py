@@ -20,6 +20,8 @@ class Aggregation(Protocol):
     """Weights of rollouts and the denominator of the loss."""
 
     name: ClassVar[str]
+    constant_denominator: ClassVar[bool]
+    """Whether the denominator is the same in every update, whatever was sampled, and every rollout weighs the same."""
 
     def weights(self, forest: Forest) -> tuple[Column, float]:
         """Weight per rollout [R], >= 0, and the denominator, > 0."""
@@ -31,6 +33,7 @@ class TokenMean:
     """Every action token of the update counts the same (2503.14476)."""
 
     name: ClassVar[str] = "token_mean"
+    constant_denominator: ClassVar[bool] = False
 
     def weights(self, forest: Forest) -> tuple[Column, float]:
         """1 per rollout; the action tokens of all rollouts."""
@@ -42,6 +45,7 @@ class SeqMeanTokenMean:
     """Every rollout counts the same; within a rollout every action token does (2402.03300)."""
 
     name: ClassVar[str] = "seq_mean_token_mean"
+    constant_denominator: ClassVar[bool] = False
 
     def weights(self, forest: Forest) -> tuple[Column, float]:
         """1 / action tokens of the rollout; the number of rollouts."""
@@ -53,6 +57,7 @@ class SeqSumConst:
     """Sums over tokens and rollouts divided by a constant: no length bias at all (2503.20783)."""
 
     name: ClassVar[str] = "seq_sum_const"
+    constant_denominator: ClassVar[bool] = True
     constant: float
     """The denominator, the same in every update: rollouts per update times the most tokens of one is customary."""
 

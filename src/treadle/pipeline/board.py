@@ -89,7 +89,8 @@ class Board:
     """Outstanding tickets, the policy version, and the one place where pumps wait."""
 
     def __init__(
-        self, *, clock: Clock, version: int = 0, batches: int = 0, closed: frozenset[int] = frozenset()
+        self, *, clock: Clock, version: int = 0, batches: int = 0, closed: frozenset[int] = frozenset(),
+        tokens: int = 0,
     ) -> None:
         self.clock = clock
         self.version = version
@@ -98,6 +99,8 @@ class Board:
         """Batches that were taken, trained or empty."""
         self.learned = batches
         """Batches that policy and curriculum have learned from: ahead of `batches` while one is being closed."""
+        self.tokens = tokens
+        """Sampled for the batches that were learned from."""
         self.closed = closed
         """Tickets of the batches that the board began with: they are not admitted again."""
         self.next_ticket = 0

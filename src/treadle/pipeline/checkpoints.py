@@ -35,6 +35,8 @@ class Mark:
     """Batches that reinforcement learning had learned from."""
     curriculum: Mapping[str, object] = field(default_factory=dict)
     """What `Curriculum.state` gave; empty before reinforcement learning."""
+    tokens: int = 0
+    """Sampled for those batches."""
 
     def text(self) -> str:
         """As `read` takes it."""
@@ -45,7 +47,10 @@ class Mark:
         """The mark of a checkpoint. Raises StoreError when it has none that can be read."""
         try:
             found = json.loads((checkpoint / MARK).read_text(encoding="utf-8"))
-            return cls(stage=str(found["stage"]), update=int(found["update"]), curriculum=dict(found["curriculum"]))
+            return cls(
+                stage=str(found["stage"]), update=int(found["update"]), curriculum=dict(found["curriculum"]),
+                tokens=int(found.get("tokens", 0)),
+            )
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise StoreError(f"checkpoint {checkpoint}: {MARK} cannot be read ({error!r:.200})") from error
 

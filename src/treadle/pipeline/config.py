@@ -26,6 +26,9 @@ class PipelineConfig:
     """Tickets of one update; dropped ones shrink it, unless `schedule=dynamic` replaces them."""
     updates: int = 30
     """Batches of tickets to take; one whose groups were all dropped makes no new version."""
+    tokens: int | None = None
+    """Sampled tokens of taken batches, everything that was played for them included, after which the run ends: no
+    update begins when there are so many. `updates` is then the most. None does not count."""
     lag: int = 0
     """Updates that generation may run ahead. 0: every token is sampled by the version that it trains."""
     max_staleness: int | None = None
@@ -87,6 +90,8 @@ class PipelineConfig:
         for key, low in least.items():
             if getattr(self, key) < low:
                 raise ConfigError(f"pipeline.{key}: got {getattr(self, key)}, expected >= {low}")
+        if self.tokens is not None and self.tokens < 1:
+            raise ConfigError(f"pipeline.tokens: got {self.tokens}, expected >= 1 or none")
         names = [plan.name for plan in self.filters]
         if len(set(names)) != len(names):
             raise ConfigError(f"pipeline.filters: got {', '.join(names)}, expected each name once")

@@ -116,6 +116,7 @@ class Loop:
         ledger = parts.ledger
         self.board = Board(
             clock=parts.player.clock, version=parts.trainer.version, batches=parts.begin.update,
+            tokens=parts.begin.tokens,
             closed=frozenset(ticket for k in range(parts.begin.update) for ticket in self._batch(k + 1)),
         )
         self.board.made_since = parts.player.made_since
@@ -148,7 +149,8 @@ class Loop:
 
     def mark(self) -> Mark:
         """Where the weights of now stand."""
-        return Mark(stage="rl", update=self.board.learned, curriculum=self.curriculum.state())
+        board = self.board
+        return Mark(stage="rl", update=board.learned, curriculum=self.curriculum.state(), tokens=board.tokens)
 
     async def run(self) -> LoopReport:
         """Run to the end or to `stop()`. Raises the first error of a pump, not a group of errors."""
@@ -179,7 +181,7 @@ class Loop:
         if self.parts.checkpoints is not None:
             await self.parts.checkpoints.save(update=self.board.batches)
         return LoopReport(
-            reason="done" if self.board.batches >= self.config.updates else "interrupted",
+            reason="done" if self._over else "interrupted",
             updates=self.board.batches, version=self.board.version,
             worst_staleness=self._update.worst_staleness, most_outstanding=self.permits.most,
             skipped_updates=self._update.divergence.total,
@@ -204,10 +206,16 @@ class Loop:
         size = self.config.groups_per_update
         return self.parts.ledger.past.batch(update) or range((update - 1) * size, update * size)
 
+    @property
+    def _over(self) -> bool:
+        """Whether no update is to begin any more."""
+        most = self.config.tokens
+        return self.board.batches >= self.config.updates or (most is not None and self.board.tokens >= most)
+
     async def _lead(self) -> None:
         """The update pump: batch after batch until the last one or a stop."""
         await self._evaluate_after(self.board.batches)  # where the run was interrupted, if it was
-        while self.board.batches < self.config.updates:
+        while not self._over:
             batch = await self._update.next_batch(self.board)
             if batch is None:
                 return
@@ -218,7 +226,7 @@ class Loop:
 
     async def _between(self, update: int) -> None:
         config, parts = self.config, self.parts
-        if update >= config.updates:
+        if self._over:
             return
         if config.save_every and update % config.save_every == 0 and parts.checkpoints is not None:
             await self._occupied(f"checkpoint after update {update}", parts.checkpoints.save(update=update))
@@ -226,7 +234,7 @@ class Loop:
 
     async def _evaluate_after(self, update: int) -> None:
         every, evaluate = self.config.evaluate_every, self.parts.evaluate
-        if every and evaluate is not None and update % every == 0 and 0 < update < self.config.updates:
+        if every and evaluate is not None and update % every == 0 and update > 0 and not self._over:
             await self._occupied(f"evaluation after update {update}", evaluate(update))
 
     async def _occupied(self, what: str, work: Awaitable[object]) -> None:

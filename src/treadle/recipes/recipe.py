@@ -15,6 +15,7 @@ from typing import Any
 from treadle.agents.demonstrator import DemonstrationPlan
 from treadle.agents.limits import Rewards, RolloutLimits
 from treadle.algorithms.aggregation import AGGREGATIONS, Aggregation, SeqSumConst, TokenMean
+from treadle.algorithms.conditions import unmet
 from treadle.algorithms.credit import CreditRule
 from treadle.algorithms.group_baseline import Grpo
 from treadle.algorithms.losses import LOSSES, Loss, PpoClip
@@ -148,6 +149,9 @@ class Recipe:
                 f"pipeline.group_size={size} contradicts algorithm.rule={rule.name}: it compares siblings and needs at "
                 f"least {rule.min_rollouts} rollouts a group"
             )
+        contradiction = unmet(rule, aggregation=self.algorithm.aggregation)
+        if contradiction is not None:
+            raise ConfigError(contradiction)
 
     @property
     def _longest_silence_s(self) -> float:
