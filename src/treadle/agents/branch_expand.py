@@ -63,16 +63,15 @@ class _Drawing:
     def group(self, seed: Stream, *, turns: int | None) -> GroupPlan:
         last = min(bound for bound in (self._config.turns, None if turns is None else turns - 1) if bound is not None)
         draw = seed.python()
-        drawn = [
-            (draw.randrange(self._size), 1 + draw.randrange(last)) for _ in range(self._config.expansions if last else 0)
-        ]
-        return _Drawn(Counter(drawn))
+        count = self._config.expansions if last else 0
+        return _Drawn(Counter((draw.randrange(self._size), 1 + draw.randrange(last)) for _ in range(count)))
 
 
 class _Drawn(Unforked):
     """One group: how often each (chain, turn) is expanded."""
 
     spreads = False
+    draws = True
 
     def __init__(self, drawn: Counter[tuple[int, int]]) -> None:
         self.drawn = drawn

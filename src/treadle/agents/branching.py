@@ -28,11 +28,12 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 from treadle.agents.limits import RolloutLimits
-from treadle.agents.ports import Rng, Snapshot
 from treadle.core.errors import ConfigError
 from treadle.core.events import Value
 from treadle.core.ports import Ids
 from treadle.core.seeds import Stream
+from treadle.envs.forking import Rng
+from treadle.envs.snapshots import Snapshot
 from treadle.trajectory.segment import Segment
 
 Look = Callable[[int], Awaitable[float]]
@@ -167,6 +168,11 @@ class GroupPlan(Protocol):
         branch that was there first keeps them."""
         ...
 
+    @property
+    def draws(self) -> bool:
+        """Whether every place is meant for one state: those that a chain never got to are told."""
+        ...
+
     def places(self, chain: int) -> int:
         """Most rollouts that begin in the tree of this chain, probes included, itself not."""
         ...
@@ -294,6 +300,7 @@ class Unforked:
 
     keeps: bool = False
     spreads: bool = True
+    draws: bool = False
 
     def places(self, chain: int) -> int:
         """None."""

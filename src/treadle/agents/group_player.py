@@ -6,9 +6,11 @@ budgets of their own; an attempt is a rollout of its own with its own sampling s
 it starts from the same env seed as its siblings: another start would not share their baseline. Members do not
 know each other: whatever happens to one, the others play on.
 
-With a branching policy the members are the chains of a tree, which `agents.tree` grows. With spare members more are started than are needed. When `size` of them have ended validly, those that still play are
+With spare members more are started than are needed. When `size` of them have ended validly, those that still play are
 cancelled, each once. That cuts off the slow tail, and it favours short rollouts: who is slow is left out of the
 baseline and of the loss. So there are none by default.
+
+With a branching policy the members are the chains of a tree, which `agents.tree` grows.
 """
 
 from __future__ import annotations
@@ -116,7 +118,6 @@ class GroupPlayer:
         self, player: Plays, *, size: int, retries: RetryBudget | None = None, seed: Stream,
         watcher: RolloutWatcher | None = None, spare: int = 0, branching: Branching | None = None,
     ) -> None:
-        assert not spare or branching is None, "a tree has no spare members"
         self.player = player
         self.size = size
         """Rollouts of a group."""
@@ -131,6 +132,7 @@ class GroupPlayer:
         self.branching = branching
         self._brancher = None if branching is None else branching.begin(size=size, limits=player.limits)
         """None where every member is played on its own."""
+        assert not spare or self._brancher is None, "a tree has no spare members"
 
     @property
     def clock(self) -> Clock:

@@ -3,32 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from treadle.core.messages import Message, ToolSpec
 from treadle.core.ports import Ids
-from treadle.envs.host import Host, Opened
 
 if TYPE_CHECKING:  # a renderer needs tokenizers, which must not be loaded to look at a player
     from treadle.rendering.renderer import Parsed
-
-Rng = Literal["same", "split"]
-
-
-class Snapshot(Protocol):
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def bytes(self) -> int: ...
-
-    def release(self) -> None: ...
-
-
-class ForkHost(Host, Protocol):
-    async def snapshot(self) -> Snapshot | None: ...
-
-    async def resume(self, snapshot: Snapshot, *, rollout: str, rng: Rng) -> Opened: ...
 
 
 class Rendering(Protocol):

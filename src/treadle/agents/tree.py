@@ -25,7 +25,8 @@ from dataclasses import dataclass, field, replace
 from treadle.agents.branching import GO_ON, Budget, GroupPlan, Look, Place, Point, Split, State, Tally
 from treadle.agents.limits import RolloutLimits
 from treadle.agents.player import Play
-from treadle.agents.ports import Rng, Snapshot
+from treadle.envs.forking import Rng
+from treadle.envs.snapshots import Snapshot
 from treadle.trajectory.group import Group, Rollout
 
 Member = Callable[[Play, Callable[[], bool]], Awaitable[Rollout | None]]
@@ -95,6 +96,8 @@ class Limb:
         if not refused:
             return wish
         self.tree.tally.refused[refused] += wish.more
+        if self.tree.plan.draws:
+            self.places = self.places[wish.more :]
         return GO_ON
 
     def _refused(self, wish: Split, need: int) -> str:
@@ -235,6 +238,8 @@ class Tree:
     async def _run(self, limb: Limb) -> None:
         try:
             await self._member(replace(self._play, index=limb.index, branch=limb), limb.payable)
+            if self.plan.draws and limb.places:
+                self.tally.refused["unreached"] += len(limb.places)
         finally:
             self._let_go(limb.place)
 
