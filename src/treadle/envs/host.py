@@ -201,7 +201,7 @@ class EnvHost:
                 return None
             copied, outcome = await self._copied(env, context, start.task) if env.fork.copies else (None, None)
             if outcome is not None:
-                store.refuse("failed")
+                store.refuse(outcome.type)
                 return None
             taken, again = start.taken + len(self._steps), f"+{self._forks + 1}" if self._forks else ""
             episode = replace(

@@ -178,6 +178,10 @@ class SnapshotStore:
         } | {f"refused.{reason}": count for reason, count in sorted(self._refused.items())}
         return Statistics(values={f"snapshots_{name}": value for name, value in figures.items()})
 
+    def used(self) -> dict[str, float]:
+        """Its statistics, for reports; nothing when nobody asked for a snapshot."""
+        return dict(self.statistics().values) if self._taken or self._refused else {}
+
     def _free_id(self, name: str) -> str:
         if not name.partition("@")[0]:
             self._unnamed += 1

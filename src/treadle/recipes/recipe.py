@@ -26,6 +26,7 @@ from treadle.core.config import Names, apply, flatten, to_toml, unset
 from treadle.core.errors import ConfigError
 from treadle.envs.cassette import CassetteConfig
 from treadle.envs.host import HostConfig
+from treadle.envs.snapshots import SnapshotsConfig
 from treadle.inference.config import EngineConfig
 from treadle.learner.config import LearnerConfig
 from treadle.pipeline.coldstart import ColdStartConfig
@@ -85,6 +86,8 @@ class Recipe:
     `expand_finished` or `probe`. A group begins with `pipeline.group_size` rollouts; see docs/branching.md."""
     host: HostConfig = field(default_factory=HostConfig)
     cassette: CassetteConfig = field(default_factory=CassetteConfig)
+    snapshots: SnapshotsConfig = field(default_factory=SnapshotsConfig)
+    """How much the snapshots of live environments may take, from which rollouts are forked."""
     engine: EngineConfig = field(default_factory=EngineConfig)
     coldstart: ColdStartPlan | None = None
     """None begins with reinforcement learning."""
