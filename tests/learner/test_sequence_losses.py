@@ -98,7 +98,8 @@ def test_gspo_packed_is_the_published_loss_rollout_by_rollout(policy64: Policy, 
 def test_gspo_takes_a_token_s_own_advantage_where_they_differ(policy64: Policy) -> None:
     forest = recorded_near(policy64, forest_of(trees(5)), spread=0.01)
     advantage = np.random.default_rng(1).normal(size=len(forest))
-    got, _ = packed(policy64, forest, Objective(loss=Gspo(eps_low=0.5, eps_high=0.5)), NodeCredit(advantage=advantage), 30)
+    objective = Objective(loss=Gspo(eps_low=0.5, eps_high=0.5))
+    got, _ = packed(policy64, forest, objective, NodeCredit(advantage=advantage), 30)
     weight, denominator = SeqMeanTokenMean().weights(forest)
     logp = {row: action_logprobs(policy64, forest, row) for row in np.flatnonzero(forest.action).tolist()}
     ratios = []

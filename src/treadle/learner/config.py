@@ -40,6 +40,24 @@ class ValueConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PrmConfig:
+    """A process reward model as a step reward. Raises ConfigError naming the key."""
+
+    folder: str = ""
+    """What `treadle prm` wrote."""
+    by: str = "difference"
+    """What an action is paid: the `difference` of the values behind it and before it, or the `value` behind it."""
+    coefficient: float = 1.0
+    """What one unit of value pays, in units of reward."""
+
+    def __post_init__(self) -> None:
+        if self.by not in ("difference", "value"):
+            raise ConfigError(f"prm.by: got {self.by!r}, expected 'difference' or 'value'")
+        if not self.coefficient > 0:
+            raise ConfigError(f"prm.coefficient: got {self.coefficient}, expected > 0; algorithm.prm=none turns it off")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerConfig:
     """Optimiser, schedule and memory. Raises ConfigError for values that make no sense together."""
 

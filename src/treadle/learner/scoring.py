@@ -28,6 +28,15 @@ Reader = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(states before [E, hidden], states behind [E, hidden], targets long[E]) to [E]."""
 
 
+def packs_of(forest: Forest, *, budget_tokens: int, everywhere: bool) -> list[PackedBatch]:
+    """Packs with an edge for every token of actions, or of all segments."""
+    if everywhere:
+        forest = replace(forest, action=np.ones(len(forest), dtype=bool))
+    ones = np.where(forest.action, 1.0, 0.0)
+    credit = Collapsed(pos=ones, neg=0 * ones, mass=ones)
+    return pack(forest, credit, denominator=1.0, budget_tokens=budget_tokens)
+
+
 class Scorer:
     """Forwards of one policy over packs."""
 
@@ -56,14 +65,8 @@ class Scorer:
 
         The caller sees to it that the weights do not change meanwhile.
         """
-        if everywhere:
-            forest = replace(forest, action=np.ones(len(forest), dtype=bool))
-        ones = np.where(forest.action, 1.0, 0.0)
-        packs = pack(
-            forest, Collapsed(pos=ones, neg=0 * ones, mass=ones), denominator=1.0, budget_tokens=budget_tokens
-        )
         out = {name: np.full(forest.tokens, np.nan) for name in readers}
-        for batch in packs:
+        for batch in packs_of(forest, budget_tokens=budget_tokens, everywhere=everywhere):
             found = compute.run(functools.partial(self._read, batch, readers))
             at = forest.start[batch.row] + batch.offset
             for name, numbers in found.items():

@@ -159,6 +159,8 @@ def _fixed(recipe: Recipe, policy: Policy, prints: list[Footprint], *, resident:
         "program": program, "weights": weights, "copies": copies, "gradients": largest.gradients,
         "moments": largest.moments, "memo": largest.memo,
     }
+    if "ref" in recipe.algorithm.columns and recipe.learner.lora_rank is None:
+        parts["reference"] = weights + copies
     if engine.copies:
         return {**parts, "engine_process": program + weights + copies + step}
     return {**parts, "engine_step": step}

@@ -43,7 +43,9 @@ from treadle.core.seeds import Stream
 from treadle.envs.cassette import Cassette
 from treadle.envs.host import Host
 from treadle.envs.task import Task, Taskset
+from treadle.learner.annotate import Answers
 from treadle.learner.learner import Learner
+from treadle.learner.prm import ProcessReward
 from treadle.learner.publisher import Publisher
 from treadle.models.policy import Policy
 from treadle.observability.shield import Shield
@@ -62,6 +64,7 @@ from treadle.recipes.engines import first_load, make_engine
 from treadle.recipes.folder import RunFolder
 from treadle.recipes.measures import Measures
 from treadle.recipes.memory import MemoryPlan
+from treadle.recipes.notes import reference_of
 from treadle.recipes.recipe import ColdStartPlan, Recipe
 from treadle.recipes.resume import load_weights
 from treadle.rendering.renderer import Renderer
@@ -109,6 +112,10 @@ class Tools:
     """What the hosts record on or play; the run closes it. None when the world plays and nothing is kept."""
     memory: MemoryPlan | None = None
     """What the recipe's budget of memory gives; None when it has none."""
+    answers: Answers | None = None
+    """Reference answers of tasks, where a rule asks for them."""
+    prm: ProcessReward | None = None
+    """Pays every action; None pays what the world pays."""
 
 
 class Run:
@@ -259,7 +266,7 @@ class Run:
 
     def _restore(self, checkpoint: Path, mark: Mark) -> None:
         if mark.stage == "rl":
-            self._trainer = self._trainer or self._make_trainer()
+            self._trainer = self._trainer or self._make_trainer(fresh=False)
             self._trainer.learner.restore(checkpoint)
         else:
             load_weights(self.tools.policy, checkpoint)
@@ -337,21 +344,25 @@ class Run:
         })
         return found.groups
 
-    def _make_trainer(self) -> LearnerTrainer:
+    def _make_trainer(self, *, fresh: bool) -> LearnerTrainer:
+        """Of reinforcement learning. `fresh`: the policy's weights of now are those that it begins with."""
         recipe, algorithm = self.recipe, self.recipe.algorithm
+        learner = Learner(
+            self.tools.policy, recipe.learner.over(recipe.pipeline.updates), publisher=self.publisher,
+            memory=self.memory,
+        )
+        learner.answers = self.tools.answers
+        learner.reference = reference_of(recipe, self.tools.policy, self.folder, fresh=fresh)
         return self.watch(LearnerTrainer(
-            Learner(
-                self.tools.policy, recipe.learner.over(recipe.pipeline.updates), publisher=self.publisher,
-                memory=self.memory,
-            ),
-            rule=algorithm.rule, aggregation=algorithm.aggregation, loss=algorithm.loss,
+            learner, rule=algorithm.rule, aggregation=algorithm.aggregation, loss=algorithm.objective,
+            prm=self.tools.prm,
         ))
 
     async def _reinforce(self) -> None:
         recipe, algorithm = self.recipe, self.recipe.algorithm
         trainer = self._trainer
         if trainer is None:
-            trainer = await self._in_thread("the beginning of the learner", self._make_trainer)
+            trainer = await self._in_thread("the beginning of the learner", lambda: self._make_trainer(fresh=True))
         saver = self.measures.saver = self._checkpoints(trainer)
         if self._trainer is not None:
             saver.newest = self._begin[0]
