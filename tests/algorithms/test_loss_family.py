@@ -160,7 +160,9 @@ def test_ratios_without_a_bound_are_refused_where_tokens_may_be_stale(loss: Loss
 
 
 def test_reinforce_may_be_stale_when_it_is_corrected() -> None:
-    Objective(loss=Reinforce(), correction=Tis()).require_bounded(3)
+    chosen = Objective(loss=Reinforce(), correction=Tis())
+    chosen.require_bounded(3)
+    assert not chosen.loss.bounded
 
 
 def test_the_objective_reports_the_mean_weight_and_the_distance_from_the_reference() -> None:

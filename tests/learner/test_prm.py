@@ -9,7 +9,8 @@ import pytest
 
 from treadle.core.errors import ConfigError
 from treadle.learner.config import LearnerConfig, PrmConfig
-from treadle.learner.prm import PrmFit, PrmTrainer, ProcessReward, auc, judged
+from treadle.learner.prm import PrmFit, PrmTrainer, auc
+from treadle.learner.process_reward import ProcessReward, judged
 from treadle.models.policy import Policy
 from treadle.testing.forests import Node, grow
 from treadle.trajectory.forest import Forest

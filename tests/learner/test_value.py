@@ -163,7 +163,7 @@ def test_a_restored_head_goes_on_to_the_last_bit(tmp_path, tiny_folder, width: i
 def test_a_checkpoint_of_another_head_is_refused_in_one_line(tmp_path, tiny_folder) -> None:
     Learner(Policy.load(tiny_folder), LearnerConfig(value=ValueConfig(width=4))).save(tmp_path / "four")
     other = Learner(Policy.load(tiny_folder), LearnerConfig(value=ValueConfig(width=5)))
-    with pytest.raises(StoreError, match="value head: got .*: set learner.value as it was"):
+    with pytest.raises(StoreError, match=r"value head: got .*: set learner.value as it was"):
         other.restore(tmp_path / "four")
     Learner(Policy.load(tiny_folder), LearnerConfig()).save(tmp_path / "none")
     with pytest.raises(StoreError, match="cannot read"):

@@ -58,7 +58,7 @@ def test_a_run_with_notes_that_was_stopped_ends_with_the_bits_of_one_that_was_no
 def test_a_resumed_run_whose_reference_is_gone_says_so(interrupts):
     stopped = treadle.train(f"{FILE}:valued", view="none", listeners=[interrupts("update.done", signal.SIGINT)])
     (stopped.folder / "reference").rename(stopped.folder / "elsewhere")
-    with pytest.raises(treadle.ConfigError, match="reference is gone: .* begin a new run"):
+    with pytest.raises(treadle.ConfigError, match=r"reference is gone: .* begin a new run"):
         treadle.train(resume=stopped.folder, view="none")
 
 

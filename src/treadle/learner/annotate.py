@@ -73,7 +73,7 @@ class Annotator:
         head = self.value
         if head is None:
             raise ConfigError("column 'value': the learner has no value head; set learner.value.level=token or turn")
-        readers = {"value": head.read, "value_after": head.read_after}
+        readers = {"value": head.read_before, "value_after": head.read_after}
         found = self.scorer.scan(forest, readers, budget_tokens=budget_tokens, everywhere=True)
         return {**found, "value": at_level(found["value"], forest, head.config.level)}
 

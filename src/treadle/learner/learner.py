@@ -65,7 +65,7 @@ class UpdateReport:
     skipped: str = ""
     """Why the weights did not change; empty when they did."""
     stats: dict[str, float] = field(default_factory=dict)
-    """Means over loss edges, by name, as the loss reports them."""
+    """Means over loss edges, by name, as the loss reports them; those of the value head over edges with a return."""
     skew: Skew | None = None
     """How far recorded log-probs are from the learner's own; None unless the packs were fresh."""
     ages: Mapping[int, Age] = field(default_factory=dict)
@@ -142,6 +142,7 @@ class Learner:
             edges = sum(batch.edges for batch in packs)
             lr = self.config.rate(self.updates)
             norm, skipped = self._step(lr, "" if edges else "nothing to train")
+            valued = {} if self.value is None else self.value.read()
         finally:
             self._drop_gradients()
         self.updates += 1
@@ -150,7 +151,7 @@ class Learner:
             tokens_trained=sum(batch.trained for batch in packs),
             tokens_forward=sum(batch.tokens for batch in done), packs=len(done), skipped=skipped,
             skew=skew, ages=ages.read(), seconds=self._clock.now() - started,
-            stats={key: number / max(edges, 1) for key, number in sums.items()},
+            stats={key: number / max(edges, 1) for key, number in sums.items()} | valued,
         )
 
     def accumulate(
@@ -229,17 +230,15 @@ class Learner:
         src, targets = batch.src.to(self._device), batch.ids[batch.tgt].to(self._device)
         terms = batch.terms.to(self._device, self._head.dtype)
         value, grad, logp = self._head.backward(states.detach()[src], targets, terms, loss)
-        told = loss.report(logp, terms)
         if self.value is not None and terms.ret is not None:
-            more, about = self.value.backward(states.detach()[src], terms)
-            told |= about
+            more = self.value.backward(states.detach()[src], terms)
             grad = grad if more is None else grad + more.to(grad.dtype)
         states.backward(torch.zeros_like(states).index_add_(0, src, grad))  # type: ignore[no-untyped-call]
         if meter is not None:
             meter.add(logp, terms.old)
         if ages is not None:
             ages.add(logp, terms.old, versions=batch.version, copies=batch.copies)
-        return float(value), told
+        return float(value), loss.report(logp, terms)
 
     def _step(self, lr: float, skipped: str) -> tuple[float, str]:
         """Clip, then step and bump the version under the gate: gradient norm, and why nothing was done."""
@@ -272,6 +271,7 @@ class Learner:
         def zero() -> None:
             if self.value is not None:
                 self.value.drop_gradients()
+                self.value.read()
             for parameter in self._parameters:
                 if parameter.grad is not None:
                     parameter.grad.zero_()

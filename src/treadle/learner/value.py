@@ -37,13 +37,14 @@ class ValueHead:
         self.dtype = dtype
         self.module = regressor(hidden, config.width, device=device, dtype=dtype)
         self.optimiser = torch.optim.AdamW(self.module.parameters(), lr=config.lr, weight_decay=0.0)
+        self._meter = ValueMeter()
 
     def __call__(self, states: Tensor) -> Tensor:
         """[E] values of states [E, hidden]."""
         found: Tensor = self.module(states.to(self.dtype))[:, 0]
         return found
 
-    def read(self, before: Tensor, behind: Tensor, targets: Tensor) -> Tensor:
+    def read_before(self, before: Tensor, behind: Tensor, targets: Tensor) -> Tensor:
         """Reader of a scan: the value before each token."""
         return self(before)
 
@@ -51,11 +52,8 @@ class ValueHead:
         """Reader of a scan: the value behind each token."""
         return self(behind)
 
-    def backward(self, states: Tensor, terms: LossTerms) -> tuple[Tensor | None, dict[str, float]]:
-        """Adds the head's gradients; returns those of the states [E, hidden], None unless `joint`, and a report.
-
-        The report has sums over the edges that have a return.
-        """
+    def backward(self, states: Tensor, terms: LossTerms) -> Tensor | None:
+        """Adds the head's gradients; returns those of the states [E, hidden], None unless `joint`."""
         assert terms.ret is not None
         assert terms.ret_mass is not None
         leaf = states.detach().requires_grad_(self.config.joint)
@@ -69,11 +67,13 @@ class ValueHead:
             error = torch.maximum(error, (old + moved - target).square())
         loss = self.config.coefficient / 2 * (terms.ret_mass * error.where(taught, error.new_zeros(()))).sum()
         (loss / terms.denominator).backward()  # type: ignore[no-untyped-call]
-        found = {
-            "value_error": float((value - target).detach().square()[taught].sum()),
-            "value": float(value.detach()[taught].sum()),
-        }
-        return leaf.grad, found
+        self._meter.add(value.detach()[taught], target[taught])
+        return leaf.grad
+
+    def read(self) -> dict[str, float]:
+        """What the update saw, by name: `value`, `value_error`, `value_explained`. Begins anew."""
+        meter, self._meter = self._meter, ValueMeter()
+        return meter.read()
 
     def step(self, share: float) -> None:
         """One step at this share of the peak learning rate. Gradients are finite: `norm` was asked before."""
@@ -117,6 +117,28 @@ class ValueHead:
                     self.optimiser.state[parameter] = {
                         k: t if k == "step" else t.to(parameter.device) for k, t in held.items()
                     }
+
+
+class ValueMeter:
+    """Adds up one update, over the edges that have a return."""
+
+    def __init__(self) -> None:
+        self._sums = np.zeros(6)  # edges; sums of value, return, return squared, error, error squared
+
+    def add(self, value: Tensor, target: Tensor) -> None:
+        """Values and returns of some edges."""
+        v, r = value.double().cpu().numpy(), target.double().cpu().numpy()
+        self._sums += [len(v), v.sum(), r.sum(), np.square(r).sum(), (r - v).sum(), np.square(r - v).sum()]
+
+    def read(self) -> dict[str, float]:
+        """Mean value, mean squared error, and the share of the returns' variance that values explain; empty when
+        nothing was taught."""
+        n, v, r, r2, e, e2 = self._sums.tolist()
+        if not n:
+            return {}
+        spread = r2 / n - (r / n) ** 2
+        explained = 1 - (e2 / n - (e / n) ** 2) / spread if spread > 1e-12 else 0.0
+        return {"value": v / n, "value_error": e2 / n, "value_explained": explained}
 
 
 def regressor(hidden: int, width: int | None, *, device: torch.device, dtype: torch.dtype) -> nn.Sequential:

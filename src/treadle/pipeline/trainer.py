@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # both need torch, which must not be loaded to look at a pipe
     from treadle.algorithms.loss import Loss
     from treadle.algorithms.objective import Objective
     from treadle.learner.learner import Learner
-    from treadle.learner.prm import ProcessReward
+    from treadle.learner.process_reward import ProcessReward
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ import numpy as np
 from treadle.core.errors import ConfigError
 from treadle.core.ports import Ids
 from treadle.envs.task import Task, Taskset, task_of
-from treadle.learner.prm import ProcessReward
+from treadle.learner.process_reward import ProcessReward
 from treadle.learner.reference import FrozenReference, Reference
 from treadle.models.policy import Policy
 from treadle.recipes.folder import RunFolder
@@ -25,10 +25,15 @@ REMEMBERED = 100_000
 """Tasks whose answers are known: far more than are outstanding at once."""
 
 
+def needs_copy(recipe: Recipe) -> bool:
+    """Whether the weights that reinforcement learning begins with are held a second time."""
+    return "ref" in recipe.algorithm.columns and recipe.learner.lora_rank is None
+
+
 def reference_of(recipe: Recipe, policy: Policy, folder: RunFolder, *, fresh: bool) -> Reference | None:
     """The reference, if the recipe asks for one that adapters do not give. Raises ModelError, and
     ConfigError when a run that goes on has lost it."""
-    if "ref" not in recipe.algorithm.columns or policy.adapters is not None:
+    if not needs_copy(recipe):
         return None
     if fresh:
         policy.save(folder.reference)

@@ -45,7 +45,7 @@ from treadle.envs.host import Host
 from treadle.envs.task import Task, Taskset
 from treadle.learner.annotate import Answers
 from treadle.learner.learner import Learner
-from treadle.learner.prm import ProcessReward
+from treadle.learner.process_reward import ProcessReward
 from treadle.learner.publisher import Publisher
 from treadle.models.policy import Policy
 from treadle.observability.shield import Shield
@@ -64,7 +64,7 @@ from treadle.recipes.engines import first_load, make_engine
 from treadle.recipes.folder import RunFolder
 from treadle.recipes.measures import Measures
 from treadle.recipes.memory import MemoryPlan
-from treadle.recipes.notes import reference_of
+from treadle.recipes.notes import needs_copy, reference_of
 from treadle.recipes.recipe import ColdStartPlan, Recipe
 from treadle.recipes.resume import load_weights
 from treadle.rendering.renderer import Renderer
@@ -80,6 +80,8 @@ BEST = 1
 """Where evaluations choose a best checkpoint, it stays beside them."""
 PUBLISHED = 1
 """So many times the weights are added by a publish; the first one is there already."""
+REFERENCE = 1
+"""So many times the weights are kept for a penalty to compare with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +203,8 @@ class Run:
         began = self.tools.clock.now()
         weights = sum(p.numel() * p.element_size() for p in self.tools.policy.module.parameters())
         held = CHECKPOINTS + (BEST if self.recipe.pipeline.evaluate_every else 0)
-        self.folder.require_room((held * COPIES + (0 if self.publisher is None else PUBLISHED)) * weights)
+        more = (0 if self.publisher is None else PUBLISHED) + (REFERENCE if needs_copy(self.recipe) else 0)
+        self.folder.require_room((held * COPIES + more) * weights)
         try:
             if self.past.began:
                 await self._go_on()
