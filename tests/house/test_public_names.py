@@ -11,6 +11,8 @@ from house_rules import SRC
 import treadle
 
 NAMES = [
+    "Cispo", "Decoupled", "DppoTv", "Gspo", "Icepop", "Kl", "PrmConfig", "Reinforce", "Sapo", "SequenceMask", "Tis",
+    "TokenCredit", "ValueConfig",
     "Action", "Algorithm", "Author", "CassetteConfig", "CodeBlock", "ColdStartConfig", "ColdStartPlan", "ConfigError",
     "CreditRule",
     "DeadlineExceeded", "DemonstrationPlan", "DrGrpo", "EngineConfig", "EngineError", "Env", "EnvContext",
