@@ -136,6 +136,7 @@ class PoisonedLoss:
 
     name: ClassVar[str] = "poisoned"
     needs: ClassVar[frozenset[str]] = frozenset({"old"})
+    bounded: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self.plain = PpoClip()

@@ -18,10 +18,12 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors
     from treadle.agents.demonstrator import DemonstrationPlan
     from treadle.agents.limits import Rewards, RolloutLimits
     from treadle.algorithms.aggregation import SeqMeanTokenMean, SeqSumConst, TokenMean
-    from treadle.algorithms.credit import CreditRule, NodeCredit, PathCredit
+    from treadle.algorithms.corrections import Decoupled, Icepop, SequenceMask, Tis
+    from treadle.algorithms.credit import CreditRule, NodeCredit, PathCredit, TokenCredit
     from treadle.algorithms.group_baseline import DrGrpo, Grpo, Rloo
     from treadle.algorithms.imitation import Imitation
-    from treadle.algorithms.losses import Loss, LossTerms, Nll, PpoClip
+    from treadle.algorithms.kl import Kl
+    from treadle.algorithms.losses import Cispo, DppoTv, Gspo, Loss, LossTerms, Nll, PpoClip, Reinforce, Sapo
     from treadle.core.actions import Action, CodeBlock
     from treadle.core.errors import (
         ConfigError,
@@ -49,7 +51,7 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors
     from treadle.envs.task import ListTaskset, Task, Taskset
     from treadle.envs.tools import tool
     from treadle.inference.config import EngineConfig
-    from treadle.learner.config import LearnerConfig
+    from treadle.learner.config import LearnerConfig, PrmConfig, ValueConfig
     from treadle.models.policy import Policy
     from treadle.pipeline.coldstart import ColdStartConfig
     from treadle.pipeline.config import PipelineConfig
@@ -71,27 +73,32 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors
 __version__ = "0.1.0"
 
 __all__ = [
-    "Action", "Algorithm", "Author", "CassetteConfig", "CodeBlock", "CodeWorld", "ColdStartConfig", "ColdStartPlan",
-    "ConfigError", "CreditRule", "DeadlineExceeded", "DemonstrationPlan", "DrGrpo", "EngineConfig", "EngineError",
-    "Env", "EnvContext", "EnvError", "Evaluation", "EvaluationConfig", "Event", "FencedParser", "Forest", "Fork",
-    "GraderError", "Group", "Grpo", "HermesParser", "HostConfig", "Imitation", "InfraError", "LearnerConfig",
-    "ListTaskset", "Listener", "Loss", "LossTerms", "MemoryConfig", "Message", "ModelError", "Nll", "NodeCredit",
-    "Origin", "Outcome", "PathCredit", "PipelineConfig", "PlainParser", "Played", "Policy", "PpoClip",
-    "PromptTooLong", "Recipe", "RenderError", "Rewards", "Rloo", "Rollout", "RolloutLimits", "Run", "RunResult",
-    "SandboxError", "Segment", "SeqMeanTokenMean", "SeqSumConst", "ShellWorld", "SnapshotsConfig", "Status", "Step",
-    "StoreError", "Task", "Taskset", "TokenMean", "ToolCall", "ToolError", "ToolResult", "ToolSpec", "TreadleError",
-    "ValidationConfig", "World", "__version__", "assistant", "center", "compose", "evaluate", "read_group",
-    "read_groups", "rollout", "system", "tool", "train", "user",
+    "Action", "Algorithm", "Author", "CassetteConfig", "Cispo", "CodeBlock", "CodeWorld", "ColdStartConfig",
+    "ColdStartPlan", "ConfigError", "CreditRule", "DeadlineExceeded", "Decoupled", "DemonstrationPlan", "DppoTv",
+    "DrGrpo", "EngineConfig", "EngineError", "Env", "EnvContext", "EnvError", "Evaluation", "EvaluationConfig",
+    "Event", "FencedParser", "Forest", "Fork", "GraderError", "Group", "Grpo", "Gspo", "HermesParser", "HostConfig",
+    "Icepop", "Imitation", "InfraError", "Kl", "LearnerConfig", "ListTaskset", "Listener", "Loss", "LossTerms",
+    "MemoryConfig", "Message", "ModelError", "Nll", "NodeCredit", "Origin", "Outcome", "PathCredit", "PipelineConfig",
+    "PlainParser", "Played", "Policy", "PpoClip", "PrmConfig", "PromptTooLong", "Recipe", "Reinforce", "RenderError",
+    "Rewards", "Rloo", "Rollout", "RolloutLimits", "Run", "RunResult", "SandboxError", "Sapo", "Segment",
+    "SeqMeanTokenMean", "SeqSumConst", "SequenceMask", "ShellWorld", "SnapshotsConfig", "Status", "Step",
+    "StoreError", "Task", "Taskset", "Tis", "TokenCredit", "TokenMean", "ToolCall", "ToolError", "ToolResult",
+    "ToolSpec", "TreadleError", "ValidationConfig", "ValueConfig", "World", "__version__", "assistant", "center",
+    "compose", "evaluate", "read_group", "read_groups", "rollout", "system", "tool", "train", "user",
 ]
 
 _HOME: dict[str, tuple[str, ...]] = {
     "agents.demonstrator": ("DemonstrationPlan",),
     "agents.limits": ("Rewards", "RolloutLimits"),
     "algorithms.aggregation": ("SeqMeanTokenMean", "SeqSumConst", "TokenMean"),
-    "algorithms.credit": ("CreditRule", "NodeCredit", "PathCredit"),
+    "algorithms.corrections": ("Decoupled", "Icepop", "SequenceMask", "Tis"),
+    "algorithms.credit": ("CreditRule", "NodeCredit", "PathCredit", "TokenCredit"),
     "algorithms.group_baseline": ("DrGrpo", "Grpo", "Rloo"),
     "algorithms.imitation": ("Imitation",),
-    "algorithms.losses": ("Loss", "LossTerms", "Nll", "PpoClip"),
+    "algorithms.kl": ("Kl",),
+    "algorithms.losses": (
+        "Cispo", "DppoTv", "Gspo", "Loss", "LossTerms", "Nll", "PpoClip", "Reinforce", "Sapo",
+    ),
     "core.actions": ("Action", "CodeBlock"),
     "core.errors": (
         "ConfigError", "DeadlineExceeded", "EngineError", "EnvError", "GraderError", "InfraError", "ModelError",
@@ -108,7 +115,7 @@ _HOME: dict[str, tuple[str, ...]] = {
     "envs.task": ("ListTaskset", "Task", "Taskset"),
     "envs.tools": ("tool",),
     "inference.config": ("EngineConfig",),
-    "learner.config": ("LearnerConfig",),
+    "learner.config": ("LearnerConfig", "PrmConfig", "ValueConfig"),
     "models.policy": ("Policy",),
     "pipeline.coldstart": ("ColdStartConfig",),
     "pipeline.config": ("PipelineConfig",),

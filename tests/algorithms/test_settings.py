@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import pytest
 
 from treadle.algorithms.aggregation import AGGREGATIONS, SeqSumConst
+from treadle.algorithms.corrections import CORRECTIONS
 from treadle.algorithms.group_baseline import Grpo
 from treadle.algorithms.losses import LOSSES, PpoClip
 from treadle.algorithms.rules import RULES
@@ -19,7 +20,8 @@ from treadle.core.errors import ConfigError
     ("table", "names"),
     [
         (RULES, ["dr_grpo", "grpo", "imitation", "tree_pg", "rloo"]),
-        (LOSSES, ["nll", "ppo_clip"]),
+        (LOSSES, ["cispo", "dppo_tv", "gspo", "nll", "ppo_clip", "reinforce", "sapo"]),
+        (CORRECTIONS, ["decoupled", "icepop", "sequence_mask", "tis"]),
         (AGGREGATIONS, ["seq_mean_token_mean", "seq_sum_const", "token_mean"]),
     ],
 )

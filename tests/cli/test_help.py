@@ -7,7 +7,7 @@ import pytest
 
 from treadle.cli.main import COMMANDS, parser
 
-NAMES = ("train", "eval", "rollout", "replay", "show", "credit", "simulate", "doctor", "recipes")
+NAMES = ("train", "eval", "rollout", "replay", "show", "credit", "prm", "simulate", "doctor", "recipes")
 
 
 def test_help_lists_every_command(treadle):

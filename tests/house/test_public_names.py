@@ -11,17 +11,18 @@ from house_rules import SRC
 import treadle
 
 NAMES = [
-    "Action", "Algorithm", "Author", "CassetteConfig", "CodeBlock", "CodeWorld", "ColdStartConfig", "ColdStartPlan",
-    "ConfigError", "CreditRule", "DeadlineExceeded", "DemonstrationPlan", "DrGrpo", "EngineConfig", "EngineError",
-    "Env", "EnvContext", "EnvError", "Evaluation", "EvaluationConfig", "Event", "FencedParser", "Forest", "Fork",
-    "GraderError", "Group", "Grpo", "HermesParser", "HostConfig", "Imitation", "InfraError", "LearnerConfig",
-    "ListTaskset", "Listener", "Loss", "LossTerms", "MemoryConfig", "Message", "ModelError", "Nll", "NodeCredit",
-    "Origin", "Outcome", "PathCredit", "PipelineConfig", "PlainParser", "Played", "Policy", "PpoClip",
-    "PromptTooLong", "Recipe", "RenderError", "Rewards", "Rloo", "Rollout", "RolloutLimits", "Run", "RunResult",
-    "SandboxError", "Segment", "SeqMeanTokenMean", "SeqSumConst", "ShellWorld", "SnapshotsConfig", "Status", "Step",
-    "StoreError", "Task", "Taskset", "TokenMean", "ToolCall", "ToolError", "ToolResult", "ToolSpec", "TreadleError",
-    "ValidationConfig", "World", "__version__", "assistant", "center", "compose", "evaluate", "read_group",
-    "read_groups", "rollout", "system", "tool", "train", "user",
+    "Action", "Algorithm", "Author", "CassetteConfig", "Cispo", "CodeBlock", "CodeWorld", "ColdStartConfig",
+    "ColdStartPlan", "ConfigError", "CreditRule", "DeadlineExceeded", "Decoupled", "DemonstrationPlan", "DppoTv",
+    "DrGrpo", "EngineConfig", "EngineError", "Env", "EnvContext", "EnvError", "Evaluation", "EvaluationConfig",
+    "Event", "FencedParser", "Forest", "Fork", "GraderError", "Group", "Grpo", "Gspo", "HermesParser", "HostConfig",
+    "Icepop", "Imitation", "InfraError", "Kl", "LearnerConfig", "ListTaskset", "Listener", "Loss", "LossTerms",
+    "MemoryConfig", "Message", "ModelError", "Nll", "NodeCredit", "Origin", "Outcome", "PathCredit", "PipelineConfig",
+    "PlainParser", "Played", "Policy", "PpoClip", "PrmConfig", "PromptTooLong", "Recipe", "Reinforce", "RenderError",
+    "Rewards", "Rloo", "Rollout", "RolloutLimits", "Run", "RunResult", "SandboxError", "Sapo", "Segment",
+    "SeqMeanTokenMean", "SeqSumConst", "SequenceMask", "ShellWorld", "SnapshotsConfig", "Status", "Step",
+    "StoreError", "Task", "Taskset", "Tis", "TokenCredit", "TokenMean", "ToolCall", "ToolError", "ToolResult",
+    "ToolSpec", "TreadleError", "ValidationConfig", "ValueConfig", "World", "__version__", "assistant", "center",
+    "compose", "evaluate", "read_group", "read_groups", "rollout", "system", "tool", "train", "user",
 ]  # fmt: skip
 
 

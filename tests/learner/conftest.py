@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from torch import nn
 
 from treadle.models.policy import Policy
 from treadle.models.tiny import build_tiny
+
+sys.path.append(str(Path(__file__).parent))
 
 
 @pytest.fixture(scope="session")

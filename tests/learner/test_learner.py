@@ -91,8 +91,8 @@ def test_a_positive_advantage_makes_an_action_likelier(policy: Policy):
         good, bad = [], []
         for batch in packs:
             with torch.no_grad():
-                states = learner._forward(batch)[batch.src]
-                logp = learner._head.logprobs(states, batch.ids[batch.tgt])
+                states = learner.scorer.forward(batch)[batch.src]
+                logp = learner.scorer.head.logprobs(states, batch.ids[batch.tgt])
             gain = logp - batch.terms.old
             good += gain[(batch.terms.pos_w > 0) & (batch.terms.neg_w == 0)].tolist()
             bad += gain[(batch.terms.neg_w < 0) & (batch.terms.pos_w == 0)].tolist()

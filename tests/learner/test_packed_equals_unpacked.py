@@ -7,10 +7,10 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from plain_paths import action_logprobs, credit_of, forest_of, relative, take_gradient, trees
 from torch import Tensor
 
 from treadle.algorithms.aggregation import SeqMeanTokenMean, TokenMean
-from treadle.algorithms.credit import PathCredit
 from treadle.algorithms.losses import Loss, LossTerms, Nll, PpoClip
 from treadle.learner.config import LearnerConfig
 from treadle.learner.learner import Learner
@@ -18,35 +18,10 @@ from treadle.learner.pack import pack
 from treadle.models.attention import CausalPlan
 from treadle.models.policy import Policy, Scaling
 from treadle.testing.forest_edits import cut_actions, shuffle_siblings
-from treadle.testing.forests import Node, grow
-from treadle.testing.random_forests import Growth, random_tree
 from treadle.trajectory.forest import Forest
 
-GROWTH = Growth(vocabulary=200, failure=0.1, demonstration=0.0)
 LOSS = PpoClip(eps_low=0.9, eps_high=20.0, dual=200.0)
 """Wide enough that most tokens are inside the clip range and have a gradient, narrow enough that some are not."""
-
-
-def trees(seed: int, count: int = 2) -> list[Node]:
-    rng = np.random.default_rng(seed)
-    return [random_tree(rng, GROWTH) for _ in range(count)]
-
-
-def forest_of(roots: list[Node]) -> Forest:
-    return Forest.of([grow(root, id=f"g{i}", ticket=i).group for i, root in enumerate(roots)])
-
-
-def credit_of(forest: Forest) -> PathCredit:
-    return PathCredit(advantage=forest.returns - 0.1)
-
-
-def take_gradient(policy: Policy) -> Tensor:
-    """All gradients as one vector; clears them."""
-    parts = []
-    for parameter in policy.module.parameters():
-        parts.append((torch.zeros_like(parameter) if parameter.grad is None else parameter.grad).flatten().clone())
-        parameter.grad = None
-    return torch.cat(parts)
 
 
 def packed(policy: Policy, forest: Forest, budget: int, *, attention: str = "node", rows: int = 7, loss: Loss = LOSS):
@@ -77,18 +52,6 @@ def one_path_at_a_time(policy: Policy, forest: Forest, loss: Loss = LOSS) -> tup
     return total, take_gradient(policy)
 
 
-def action_logprobs(policy: Policy, forest: Forest, row: int) -> Tensor:
-    """log p of one action's tokens after its whole context, by a plain causal forward."""
-    path, at = [], row
-    while at >= 0:
-        path.append(forest.segments[at].ids)
-        at = int(forest.parent[at])
-    ids = torch.from_numpy(np.concatenate(path[::-1])).long()
-    states = policy.hidden(ids, torch.arange(len(ids)), CausalPlan())
-    n = len(forest.segments[row])
-    return policy.logits(states[-n - 1 : -1]).log_softmax(-1).gather(1, ids[-n:, None])[:, 0]
-
-
 def flat_terms(forest: Forest, row: int, advantage: float, weight: float, denominator: float) -> LossTerms:
     recorded = forest.segments[row].logprobs
     assert recorded is not None
@@ -97,10 +60,6 @@ def flat_terms(forest: Forest, row: int, advantage: float, weight: float, denomi
         old=torch.from_numpy(recorded).double(), pos_w=every * weight * max(advantage, 0),
         neg_w=every * weight * min(advantage, 0), mass=every * weight, denominator=denominator,
     )
-
-
-def relative(got: Tensor, expected: Tensor) -> float:
-    return float((got - expected).norm() / expected.norm().clamp(min=1e-30))
 
 
 many = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

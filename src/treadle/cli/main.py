@@ -1,4 +1,4 @@
-"""The command line: `treadle train|eval|rollout|replay|show|credit|simulate|doctor|recipes`.
+"""The command line: `treadle train|eval|rollout|replay|show|credit|prm|simulate|doctor|recipes`.
 
 Each command is a small module with `add(commands)`, which declares its arguments, and `run(args)`, which returns the
 exit code; `run` imports what it needs, so that `--help` answers at once. Errors that Treadle raises on purpose end here
@@ -21,10 +21,10 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import IO
 
-from treadle.cli import credit, doctor, evaluate, recipes, replay, rollout, show, simulate, train
+from treadle.cli import credit, doctor, evaluate, prm, recipes, replay, rollout, show, simulate, train
 from treadle.core.errors import ConfigError, DeadlineExceeded, TreadleError
 
-COMMANDS = (train, evaluate, rollout, replay, show, credit, simulate, doctor, recipes)
+COMMANDS = (train, evaluate, rollout, replay, show, credit, prm, simulate, doctor, recipes)
 INTERRUPTED = 130
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 """What a disk says that takes nothing more, where no room has said it better."""

@@ -30,6 +30,9 @@ class Task:
     split: str = "train"
     data: Mapping[str, Any] = field(default_factory=dict)
     """What the environment needs to set up and to score. Never reaches the model."""
+    answer: str = ""
+    """The reference answer, for rules that ask how likely the model finds it after each turn; empty where there is
+    none. It is never part of what the model is told."""
 
 
 class Taskset(Protocol):
@@ -78,7 +81,7 @@ def task_of(taskset: Taskset, split: str, number: int) -> Task:
         raise EnvError(f"{where}: {type(error).__name__}: {one_line(error)}") from error
     if not isinstance(task, Task):
         raise EnvError(f"{where}: got {type(task).__name__}, expected a Task")
-    for name in ("id", "prompt", "family", "level", "split"):
+    for name in ("id", "prompt", "family", "level", "split", "answer"):
         if not isinstance(getattr(task, name), str):
             raise EnvError(f"{where}: got {name}={getattr(task, name)!r}, expected text")
     return task

@@ -1,7 +1,7 @@
 """Checkpoints of a learner: `model/` as transformers reads it, `optimiser.safetensors`, `learner.json`.
 
 Where adapters train, `model/` has them merged, and `adapters.safetensors` has what merging rounds away: the adapters
-and the weights beside them, to the last bit.
+and the weights beside them, to the last bit. Where there is a value head, `value.safetensors` has it and its moments.
 
 A checkpoint appears in one rename, when every byte is on the disk, so a reader never sees half of one. Moments of the
 optimiser are keyed by parameter name, not by position.
@@ -21,15 +21,17 @@ from torch import Tensor
 
 from treadle.core import compute
 from treadle.core.errors import ModelError, StoreError
+from treadle.learner.value import ValueHead
 from treadle.models.folders import atomic_folder
 from treadle.models.lora import Adapters
 from treadle.models.policy import Policy
 
-FORMAT, ADAPTERS = 1, "adapters.safetensors"
+FORMAT, ADAPTERS, VALUE = 1, "adapters.safetensors", "value.safetensors"
 
 
 def save(
-    folder: Path, policy: Policy, optimiser: torch.optim.Optimizer, *, updates: int, beside: Mapping[str, str]
+    folder: Path, policy: Policy, optimiser: torch.optim.Optimizer, *, updates: int, beside: Mapping[str, str],
+    value: ValueHead | None = None,
 ) -> None:
     """Write a checkpoint; one that is there already is replaced. Raises StoreError when the disk refuses.
 
@@ -42,13 +44,16 @@ def save(
             save_file(compute.run(lambda: _moments(policy, optimiser)), fresh / "optimiser.safetensors")
             if policy.adapters is not None:
                 save_file(_exact(policy.adapters), fresh / ADAPTERS)
+            if value is not None:
+                save_file(compute.run(value.state), fresh / VALUE)
             for name, text in {"learner.json": json.dumps(facts, indent=2) + "\n", **beside}.items():
                 (fresh / name).write_text(text, encoding="utf-8")
     except (OSError, ModelError) as error:
         raise StoreError(f"checkpoint {folder}: cannot write ({error}); free disk space or name another") from error
 
 
-def restore(folder: Path, policy: Policy, optimiser: torch.optim.Optimizer, *, timeout_s: float) -> int:
+def restore(folder: Path, policy: Policy, optimiser: torch.optim.Optimizer, *, timeout_s: float,
+            value: ValueHead | None = None) -> int:
     """Load weights, moments and version into place; returns the number of updates.
 
     Raises StoreError for a folder that is not a checkpoint, ModelError for weights that do not fit the policy.
@@ -57,6 +62,7 @@ def restore(folder: Path, policy: Policy, optimiser: torch.optim.Optimizer, *, t
         facts = json.loads((folder / "learner.json").read_text(encoding="utf-8"))
         moments = load_file(folder / "optimiser.safetensors")
         exact = load_file(folder / ADAPTERS) if (folder / ADAPTERS).exists() else {}
+        valued = load_file(folder / VALUE) if value is not None else {}
     except (OSError, ValueError, SafetensorError) as error:
         raise StoreError(f"checkpoint {folder}: cannot read ({error}); name a folder that a learner saved") from error
     if facts.get("format") != FORMAT:
@@ -71,6 +77,8 @@ def restore(folder: Path, policy: Policy, optimiser: torch.optim.Optimizer, *, t
         policy.restore(folder / "model", version=int(facts["version"]))
         compute.run(lambda: _copy_all(exact, held))
         compute.run(lambda: _load_moments(policy, optimiser, moments))
+        if value is not None:
+            compute.run(lambda: value.load(valued))
     return int(facts["updates"])
 
 

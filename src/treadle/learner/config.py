@@ -12,6 +12,52 @@ ATTENTION = ("node", "sdpa")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ValueConfig:
+    """A value head beside the policy. Raises ConfigError naming the key."""
+
+    level: str = "token"
+    """`token`: a value before every token of an action; `turn`: one value per action, before its first token."""
+    lr: float = 1e-4
+    """Peak learning rate of the head, with the warm-up and schedule of the policy's."""
+    width: int | None = None
+    """Units of one hidden layer; None is a linear head on the policy's last hidden states."""
+    coefficient: float = 0.5
+    """What the value loss counts beside the policy's."""
+    clip: float | None = 0.2
+    """A value earns nothing by moving further than this from what it was before the update, in units of return; None
+    never clips."""
+    joint: bool = True
+    """The value loss also trains the policy's layers below the head; false trains the head alone."""
+
+    def __post_init__(self) -> None:
+        if self.level not in ("token", "turn"):
+            raise ConfigError(f"value.level: got {self.level!r}, expected 'token' or 'turn'")
+        for key, value in (
+            ("lr", self.lr), ("coefficient", self.coefficient), ("clip", self.clip), ("width", self.width)
+        ):
+            if value is not None and not value > 0:
+                raise ConfigError(f"value.{key}: got {value}, expected > 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrmConfig:
+    """A process reward model as a step reward. Raises ConfigError naming the key."""
+
+    folder: str = ""
+    """What `treadle prm` wrote."""
+    by: str = "difference"
+    """What an action is paid: the `difference` of the values behind it and before it, or the `value` behind it."""
+    coefficient: float = 1.0
+    """What one unit of value pays, in units of reward."""
+
+    def __post_init__(self) -> None:
+        if self.by not in ("difference", "value"):
+            raise ConfigError(f"prm.by: got {self.by!r}, expected 'difference' or 'value'")
+        if not self.coefficient > 0:
+            raise ConfigError(f"prm.coefficient: got {self.coefficient}, expected > 0; algorithm.prm=none turns it off")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerConfig:
     """Optimiser, schedule and memory. Raises ConfigError for values that make no sense together."""
 
@@ -67,6 +113,8 @@ class LearnerConfig:
     More means that engine and learner do not hold the same policy: the update is refused before it changes anything.
     float32 engines differ by less than 1e-5, bfloat16 ones by some 1e-2; None only reports.
     """
+    value: ValueConfig | None = None
+    """A value function, for rules that need one (`gae`, `turn_gae`); None has none."""
     gate_timeout_s: float = 120.0
     """How long a step waits for running forwards of the engine."""
 
@@ -106,14 +154,18 @@ class LearnerConfig:
 
     def rate(self, update: int) -> float:
         """Learning rate of update number `update`, counted from 0: `linear` is lr * (1 - update / total_updates)."""
+        return self.lr * self.share(update)
+
+    def share(self, update: int) -> float:
+        """The part of its peak that a learning rate has at update number `update`."""
         if update < self.warmup_updates:
-            return self.lr * (update + 1) / self.warmup_updates
+            return (update + 1) / self.warmup_updates
         if self.schedule == "constant":
-            return self.lr
+            return 1.0
         assert self.total_updates is not None, "a learner requires a length"
         span = max(self.total_updates - self.warmup_updates, 1)
         done = min((update - self.warmup_updates) / span, 1.0)
-        return self.lr * (1 - done if self.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2)
+        return 1 - done if self.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2
 
     def _at_least_one(self, key: str, value: int | None) -> None:
         if value is not None and value < 1:

@@ -17,7 +17,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from treadle.algorithms.losses import Loss, LossTerms
+from treadle.algorithms.loss import EdgeLoss as Loss
+from treadle.algorithms.loss import LossTerms
 from treadle.models.linear import multiply
 from treadle.models.policy import Policy
 
@@ -41,6 +42,17 @@ class Head:
         """log p(target) per edge, [E], without gradients. states [E, hidden], targets long[E]."""
         with torch.no_grad():
             parts = [self._plain(states[a:b], targets[a:b]) for a, b in _runs(len(targets), self._rows)]
+        return torch.cat(parts) if parts else states.new_zeros(0, dtype=self.dtype)
+
+    def entropies(self, states: Tensor) -> Tensor:
+        """Entropy in nats of what may follow each state, [E], without gradients. states [E, hidden]."""
+
+        def of(run: Tensor) -> Tensor:
+            logp = self._logits(run).log_softmax(1)
+            return -(logp.exp() * logp).sum(1)
+
+        with torch.no_grad():
+            parts = [of(states[a:b]) for a, b in _runs(len(states), self._rows)]
         return torch.cat(parts) if parts else states.new_zeros(0, dtype=self.dtype)
 
     def backward(self, states: Tensor, targets: Tensor, terms: LossTerms, loss: Loss) -> tuple[Tensor, Tensor, Tensor]:

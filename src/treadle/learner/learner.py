@@ -13,32 +13,32 @@ Callers run `update` in a thread of their own, which waits while the compute thr
 
 from __future__ import annotations
 
-import functools
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from treadle.algorithms.credit import Collapsed
-from treadle.algorithms.losses import Loss
+from treadle.algorithms.loss import EdgeLoss as Loss
 from treadle.core import compute
 from treadle.core.clock import SystemClock
 from treadle.core.memory import Memory
 from treadle.core.ports import Clock, Floats, WeightRef
 from treadle.learner import checkpoint
 from treadle.learner.ages import Age, AgeMeter
+from treadle.learner.annotate import Annotator, Answers
 from treadle.learner.config import LearnerConfig
 from treadle.learner.cut import cut
-from treadle.learner.head import Head
-from treadle.learner.pack import PackedBatch, looked_at, named, pack
-from treadle.learner.plan import PLANS
+from treadle.learner.pack import PackedBatch
 from treadle.learner.publisher import Publisher
+from treadle.learner.reference import AdaptersOff, Reference
+from treadle.learner.scoring import Scorer
 from treadle.learner.skew import Skew, SkewMeter, require
+from treadle.learner.value import ValueHead
 from treadle.models.policy import Policy
 from treadle.trajectory.forest import Forest
 
@@ -65,7 +65,7 @@ class UpdateReport:
     skipped: str = ""
     """Why the weights did not change; empty when they did."""
     stats: dict[str, float] = field(default_factory=dict)
-    """Means over loss edges, by name, as the loss reports them."""
+    """Means over loss edges, by name, as the loss reports them; those of the value head over edges with a return."""
     skew: Skew | None = None
     """How far recorded log-probs are from the learner's own; None unless the packs were fresh."""
     ages: Mapping[int, Age] = field(default_factory=dict)
@@ -99,7 +99,17 @@ class Learner:
             lora_rank=config.lora_rank, lora_alpha=config.lora_alpha,
         )
         self._device: torch.device = self._parameters[0].device
-        self._head = Head(policy, rows=config.head_rows, temperature=config.temperature)
+        self.scorer = Scorer(policy, config)
+        """Forwards over packs."""
+        self._head = self.scorer.head
+        self.value = None if config.value is None else ValueHead(
+            policy.dims.hidden, config.value, device=self._device, dtype=self._head.dtype
+        )
+        """What a state is worth; None without `learner.value`."""
+        self.reference: Reference | None = None
+        """What `ref` is computed by; None takes the policy without adapters where it has some, and else none."""
+        self.answers: Answers | None = None
+        """Reference answers by task id; None where no rule needs them."""
         self.optimiser = _adamw(self._parameters, config)
 
     def update(
@@ -132,6 +142,7 @@ class Learner:
             edges = sum(batch.edges for batch in packs)
             lr = self.config.rate(self.updates)
             norm, skipped = self._step(lr, "" if edges else "nothing to train")
+            valued = {} if self.value is None else self.value.read()
         finally:
             self._drop_gradients()
         self.updates += 1
@@ -140,7 +151,7 @@ class Learner:
             tokens_trained=sum(batch.trained for batch in packs),
             tokens_forward=sum(batch.tokens for batch in done), packs=len(done), skipped=skipped,
             skew=skew, ages=ages.read(), seconds=self._clock.now() - started,
-            stats={key: number / max(edges, 1) for key, number in sums.items()},
+            stats={key: number / max(edges, 1) for key, number in sums.items()} | valued,
         )
 
     def accumulate(
@@ -156,18 +167,25 @@ class Learner:
 
         The caller sees to it that the weights do not change meanwhile. NaN for a root's first token.
         """
-        ones = np.where(forest.action, 1.0, 0.0)
-        packs = pack(
-            forest, Collapsed(pos=ones, neg=0 * ones, mass=ones), denominator=1.0,
-            budget_tokens=self.pack_tokens,
+        column = self.scorer.logprobs(forest, budget_tokens=self.pack_tokens).astype(np.float32)
+        return {
+            s.id: column[forest.start[row] : forest.start[row + 1]]
+            for row, s in enumerate(forest.segments) if s.is_action
+        }
+
+    def annotate(self, forest: Forest, columns: Collection[str]) -> Forest:
+        """The forest with these notes, see `annotate`: under the weights of now, without gradients.
+
+        The caller sees to it that the weights do not change meanwhile. Raises ConfigError for a column that nobody can
+        compute: an unknown one, `value` without `learner.value`, `ref` without a reference, `answer_prob` for a task
+        without an answer.
+        """
+        if not columns:
+            return forest
+        made = Annotator(
+            scorer=self.scorer, value=self.value, reference=self._reference(), answers=self.answers
         )
-        out = {s.id: np.full(len(s), np.nan, dtype=np.float32) for s in forest.segments if s.is_action}
-        for batch in packs:
-            logp = compute.run(functools.partial(self._logprobs, batch))
-            for row in np.unique(batch.row):
-                mine = batch.row == row
-                out[forest.segments[row].id][batch.offset[mine]] = logp[mine]
-        return out
+        return made.annotate(forest, columns, budget_tokens=self.pack_tokens)
 
     def publish(self) -> WeightRef:
         """Where the weights of now are: in the tensors that the engine shares, or written for engines that copy.
@@ -183,12 +201,14 @@ class Learner:
 
         `beside` are files of the caller's own, by name, that appear with it.
         """
-        checkpoint.save(Path(folder), self.policy, self.optimiser, updates=self.updates, beside=beside or {})
+        checkpoint.save(
+            Path(folder), self.policy, self.optimiser, updates=self.updates, beside=beside or {}, value=self.value
+        )
 
     def restore(self, folder: str | Path) -> None:
         """Continue from what `save` wrote. Raises StoreError when it does not fit this policy."""
         self.updates = checkpoint.restore(
-            Path(folder), self.policy, self.optimiser, timeout_s=self.config.gate_timeout_s
+            Path(folder), self.policy, self.optimiser, timeout_s=self.config.gate_timeout_s, value=self.value
         )
 
     def _next(self, left: deque[PackedBatch]) -> PackedBatch:
@@ -206,34 +226,19 @@ class Learner:
     def _accumulate(
         self, batch: PackedBatch, loss: Loss, meter: SkewMeter | None, ages: AgeMeter | None
     ) -> tuple[float, dict[str, float]]:
-        states = self._forward(batch)  # [T, hidden]
+        states = self.scorer.forward(batch)  # [T, hidden]
         src, targets = batch.src.to(self._device), batch.ids[batch.tgt].to(self._device)
         terms = batch.terms.to(self._device, self._head.dtype)
         value, grad, logp = self._head.backward(states.detach()[src], targets, terms, loss)
+        if self.value is not None and terms.ret is not None:
+            more = self.value.backward(states.detach()[src], terms)
+            grad = grad if more is None else grad + more.to(grad.dtype)
         states.backward(torch.zeros_like(states).index_add_(0, src, grad))  # type: ignore[no-untyped-call]
         if meter is not None:
             meter.add(logp, terms.old)
         if ages is not None:
             ages.add(logp, terms.old, versions=batch.version, copies=batch.copies)
         return float(value), loss.report(logp, terms)
-
-    def _logprobs(self, batch: PackedBatch) -> Floats:
-        """log p of the pack's loss edges, in their order."""
-        with torch.no_grad():
-            states = self._forward(batch)[batch.src.to(self._device)]
-            logp: Floats = self._head.logprobs(states, batch.ids[batch.tgt].to(self._device)).float().cpu().numpy()
-        return logp
-
-    def _forward(self, batch: PackedBatch) -> Tensor:
-        plan = PLANS[self.config.attention](batch, self._device)
-        ids, pos, memo = batch.ids.to(self._device), batch.pos.to(self._device), self.policy.memo
-        if memo is None:
-            return self.policy.hidden(ids, pos, plan)
-        sums = named(batch, memo.names)
-        states = memo.take(sums, looked_at(batch))
-        if states is None:
-            return self.policy.hidden(ids, pos, plan, sums)
-        return self.policy.hidden_above(states, pos, plan)
 
     def _step(self, lr: float, skipped: str) -> tuple[float, str]:
         """Clip, then step and bump the version under the gate: gradient norm, and why nothing was done."""
@@ -243,15 +248,30 @@ class Learner:
         norm = compute.run(lambda: float(torch.nn.utils.clip_grad_norm_(self._parameters, bound)))
         if not math.isfinite(norm):
             return norm, f"gradient norm is {norm}"
+        if self.value is not None and not math.isfinite(found := compute.run(self.value.norm)):
+            return found, f"gradient norm of the value head is {found}"
         for group in self.optimiser.param_groups:
             group["lr"] = lr
         with self.policy.gate.write("learner.step", timeout_s=self.config.gate_timeout_s):
-            compute.run(self.optimiser.step)
+            compute.run(self._move)
             self.policy.version += 1
         return norm, ""
 
+    def _move(self) -> None:
+        self.optimiser.step()
+        if self.value is not None:
+            self.value.step(self.config.share(self.updates))
+
+    def _reference(self) -> Reference | None:
+        if self.reference is None and self.policy.adapters is not None:
+            self.reference = AdaptersOff(self.policy, self.config)
+        return self.reference
+
     def _drop_gradients(self) -> None:
         def zero() -> None:
+            if self.value is not None:
+                self.value.drop_gradients()
+                self.value.read()
             for parameter in self._parameters:
                 if parameter.grad is not None:
                     parameter.grad.zero_()

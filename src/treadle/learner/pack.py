@@ -17,7 +17,7 @@ forms one node with that child, so a plain rollout of many turns is one node bel
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -211,10 +211,24 @@ def _lay_out(
         ids=_long(np.concatenate([strand.ids for strand in chosen])), pos=_long(depth[which] + within),
         end=_long(end[which]), src=_long(source[tgt]), tgt=_long(tgt), row=row, offset=offset,
         copies=edges("copies"), version=_sampled_by(forest, row, offset), nodes=_merge(start, length, parent),
-        terms=LossTerms(
-            old=torch.from_numpy(edges("old")), pos_w=torch.from_numpy(edges("pos")),
-            neg_w=torch.from_numpy(edges("neg")), mass=torch.from_numpy(mass[tgt]), denominator=denominator,
-        ),
+        terms=_terms(forest, edges, denominator),
+    )
+
+
+def _terms(forest: Forest, edges: Callable[[str], NDArray[Any]], denominator: float) -> LossTerms:
+    """The terms of a pack's edges: sums from the strands, notes of the token that each edge stands for."""
+    at = forest.start[edges("row")] + edges("offset")
+
+    def note(name: str) -> Tensor | None:
+        return torch.from_numpy(forest.notes[name][at]) if name in forest.notes else None
+
+    taught = edges("taught")
+    return LossTerms(
+        old=torch.from_numpy(edges("old")), pos_w=torch.from_numpy(edges("pos")),
+        neg_w=torch.from_numpy(edges("neg")), mass=torch.from_numpy(edges("mass")), denominator=denominator,
+        prox=note("prox"), ref=note("ref"), value_old=note("value"),
+        ret=torch.from_numpy(edges("ret")) if taught.any() else None,
+        ret_mass=torch.from_numpy(taught) if taught.any() else None,
     )
 
 

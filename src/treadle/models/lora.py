@@ -14,7 +14,8 @@ layer, is what a learner goes on from. `fold` makes the merged form the layer's 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -62,6 +63,17 @@ class Adapters:
             for name, held in self._held.items()
             for part, tensor in (*zip(PARTS, (held.a, held.b), strict=True), ("weight", held.layer.weight))
         }
+
+    @contextmanager
+    def off(self) -> Iterator[None]:
+        """Within the block the layers compute as if they were not adapted. In the compute thread."""
+        for held in self._held.values():
+            held.layer.forward = held.forward  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            for held in self._held.values():
+                held.layer.forward = held  # type: ignore[assignment, method-assign]
 
     @torch.no_grad()
     def reset(self) -> None:

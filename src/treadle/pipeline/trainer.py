@@ -1,7 +1,7 @@
 """The trainer: from a batch of groups to a new policy version, and the thread that it runs in.
 
-The pipeline knows a `Trainer`; `LearnerTrainer` is the one that owns no cleverness: forest, credit, packs, one
-update of the learner. Everything here blocks for seconds, so the pipeline calls it through a `BlockingThread`: one
+The pipeline knows a `Trainer`; `LearnerTrainer` is the one that owns no cleverness: forest, notes, credit, packs,
+one update of the learner. Everything here blocks for seconds, so the pipeline calls it through a `BlockingThread`: one
 thread, one call at a time, each with a name and a deadline, while the event loop goes on serving environments and
 engine.
 """
@@ -11,20 +11,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from treadle.agents.deadline import deadline
 from treadle.algorithms.aggregation import Aggregation
-from treadle.algorithms.credit import CreditRule, assign
+from treadle.algorithms.credit import CreditRule
 from treadle.core.ports import WeightRef
 from treadle.trajectory.forest import Forest
 from treadle.trajectory.group import Group
 
 if TYPE_CHECKING:  # both need torch, which must not be loaded to look at a pipeline
-    from treadle.algorithms.losses import Loss
+    from treadle.algorithms.loss import Loss
+    from treadle.algorithms.objective import Objective
     from treadle.learner.learner import Learner
+    from treadle.learner.process_reward import ProcessReward
 
 T = TypeVar("T")
 
@@ -75,8 +77,17 @@ class Trainer(Protocol):
 class LearnerTrainer:
     """Rule, aggregation and loss around a learner."""
 
-    def __init__(self, learner: Learner, *, rule: CreditRule, aggregation: Aggregation, loss: Loss) -> None:
+    def __init__(
+        self, learner: Learner, *, rule: CreditRule, aggregation: Aggregation, loss: Loss | Objective,
+        prm: ProcessReward | None = None,
+    ) -> None:
+        from treadle.algorithms.objective import Objective
+
         self.learner = learner
+        self.objective = loss if isinstance(loss, Objective) else Objective(loss=loss)
+        """The loss with its correction and KL penalty."""
+        self.prm = prm
+        """Pays every action before credit is assigned; None pays what the world pays."""
         self.rule = rule
         self.aggregation = aggregation
         self.loss = loss
@@ -87,17 +98,28 @@ class LearnerTrainer:
         return self.learner.policy.version
 
     def train(self, groups: Sequence[Group]) -> TrainReport:
-        """Credit over the whole batch, packs, one update."""
-        from treadle.learner.pack import pack
+        """Notes, credit over the whole batch, packs, one update.
 
-        forest = Forest.of(groups)
-        collapsed, denominator = assign(forest, self.rule, self.aggregation)
+        Raises ConfigError for a note that nobody can compute, ValueError for a forest that the rule cannot judge.
+        """
+        from treadle.learner.pack import pack
+        from treadle.learner.value import at_level
+
+        forest = self.learner.annotate(Forest.of(groups), self.rule.needs | self.objective.columns)
+        if self.prm is not None:
+            forest = self.prm.rewarded(forest)
+        collapsed, denominator = self.objective.collapse(
+            self.objective.rewarded(forest), self.rule, self.aggregation
+        )
+        value = self.learner.config.value
+        if value is not None and collapsed.returns is not None:
+            collapsed = replace(collapsed, returns=at_level(collapsed.returns, forest, value.level))
         packs = pack(
             forest, collapsed, denominator=denominator, budget_tokens=self.learner.pack_tokens,
             tolerance=self.learner.config.weave_tolerance,
         )
         fresh = all(group.oldest_version in (None, self.version) for group in groups)
-        report = self.learner.update(packs, self.loss, fresh=fresh)
+        report = self.learner.update(packs, self.objective, fresh=fresh)
         return TrainReport(
             version=report.version, loss=report.loss, grad_norm=report.grad_norm, lr=report.lr,
             tokens_trained=report.tokens_trained, seconds=report.seconds, skipped=bool(report.skipped),

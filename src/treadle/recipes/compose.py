@@ -30,6 +30,7 @@ from treadle.envs.task import Taskset, size_of
 from treadle.models.policy import Policy
 from treadle.recipes.folder import RunFolder
 from treadle.recipes.memory import plan_memory
+from treadle.recipes.notes import AnswerBook, process_reward
 from treadle.recipes.recipe import Recipe
 from treadle.recipes.resume import load_weights
 from treadle.recipes.run import Run, Tools
@@ -60,7 +61,10 @@ def compose(
     renderer = Renderer.load(policy.folder, parser=recipe.world.parser())
     if weights is not None:
         load_weights(policy, weights)
-    clock, plan = SystemClock(), plan_memory(recipe, policy)
+    clock, plan, prm = SystemClock(), plan_memory(recipe, policy), process_reward(recipe, policy)
+    book = None
+    if "answer_prob" in recipe.algorithm.columns:
+        taskset = book = AnswerBook(taskset, rule=recipe.algorithm.rule.name, encode=renderer.encode)
     cassette, snapshots = _cassette(recipe.cassette), SnapshotStore(recipe.snapshots)
     with ExitStack() as stack:
         if cassette is not None:
@@ -71,7 +75,7 @@ def compose(
             tools=Tools(
                 taskset=taskset, policy=policy, renderer=renderer, clock=clock, cassette=cassette,
                 make_host=_hosts(recipe, maker, cassette, clock=clock, snapshots=snapshots), memory=plan,
-                snapshots=snapshots,
+                snapshots=snapshots, prm=prm, answers=None if book is None else book.ids,
             ),
         )
         stack.pop_all()  # the run closes the cassette

@@ -6,6 +6,7 @@
         events.jsonl        every event, one JSON object a line
         metrics.jsonl       one line per update and evaluation
         checkpoints/        version-N/, each with a `model` folder that transformers loads: the newest and the best
+        reference/          the weights that reinforcement learning began with, where algorithm.kl asks for them
         weights/            the newest version, while the run lasts, for an engine that copies it
         report.md           what came out, with learning-curve.png
 """
@@ -71,6 +72,11 @@ class RunFolder:
     def weights(self) -> Path:
         """Published weights, while an engine copies them."""
         return self.path / "weights"
+
+    @property
+    def reference(self) -> Path:
+        """The weights that reinforcement learning began with, where a penalty compares with them."""
+        return self.path / "reference"
 
     @property
     def newest_checkpoint(self) -> Path | None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from treadle.core.errors import ConfigError
@@ -159,6 +160,11 @@ def _fixed(recipe: Recipe, policy: Policy, prints: list[Footprint], *, resident:
         "program": program, "weights": weights, "copies": copies, "gradients": largest.gradients,
         "moments": largest.moments, "memo": largest.memo,
     }
+    if "ref" in recipe.algorithm.columns and recipe.learner.lora_rank is None:
+        parts["reference"] = weights + copies
+    if (prm := recipe.algorithm.prm) is not None:
+        files = Path(prm.folder, "model").glob("*.safetensors")
+        parts["process_reward"] = copies + sum(file.stat().st_size for file in files)
     if engine.copies:
         return {**parts, "engine_process": program + weights + copies + step}
     return {**parts, "engine_step": step}

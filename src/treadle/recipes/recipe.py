@@ -19,9 +19,12 @@ from treadle.agents.demonstrator import DemonstrationPlan
 from treadle.agents.limits import Rewards, RolloutLimits
 from treadle.algorithms.aggregation import AGGREGATIONS, Aggregation, SeqSumConst, TokenMean
 from treadle.algorithms.conditions import unmet
+from treadle.algorithms.corrections import CORRECTIONS, Correction
 from treadle.algorithms.credit import CreditRule
 from treadle.algorithms.group_baseline import Grpo
+from treadle.algorithms.kl import Kl
 from treadle.algorithms.losses import LOSSES, Loss, PpoClip
+from treadle.algorithms.objective import COLUMNS, Objective
 from treadle.algorithms.rules import RULES
 from treadle.core.config import Names, apply, flatten, to_toml, unset
 from treadle.core.errors import ConfigError
@@ -29,7 +32,7 @@ from treadle.envs.cassette import CassetteConfig
 from treadle.envs.host import HostConfig
 from treadle.envs.snapshots import SnapshotsConfig
 from treadle.inference.config import EngineConfig
-from treadle.learner.config import LearnerConfig
+from treadle.learner.config import LearnerConfig, PrmConfig
 from treadle.pipeline.coldstart import ColdStartConfig
 from treadle.pipeline.config import PipelineConfig
 from treadle.pipeline.curriculum import CURRICULA, CurriculumPlan
@@ -55,6 +58,36 @@ class Algorithm:
     rule: CreditRule = field(default_factory=Grpo)
     loss: Loss = field(default_factory=PpoClip)
     aggregation: Aggregation = field(default_factory=TokenMean)
+    correction: Correction | None = None
+    """What tokens of older policies count: `tis`, `icepop`, `decoupled`, `sequence_mask`; None is one clipped ratio."""
+    prox: str = "behaviour"
+    """What the clipped ratio is taken from: `behaviour` (recorded log-probs), or `learner` (the weights that the update
+    begins with, one more forward)."""
+    kl: Kl | None = None
+    """A penalty for leaving the weights that reinforcement learning began with. Without adapters these are held a
+    second time, and written to the run's folder once."""
+    prm: PrmConfig | None = None
+    """A process reward model that pays every action, beside what the world pays."""
+
+    def __post_init__(self) -> None:
+        if self.prm is not None and not self.prm.folder:
+            raise ConfigError("algorithm.prm.folder: got nothing, expected a folder that `treadle prm RUN` wrote")
+        if unknown := sorted(self.rule.needs - COLUMNS):
+            raise ConfigError(
+                f"algorithm.rule={self.rule.name} needs the column {unknown[0]!r}, which nobody computes (there are "
+                f"{', '.join(sorted(COLUMNS))})"
+            )
+        _ = self.objective  # raises for parts that contradict
+
+    @property
+    def objective(self) -> Objective:
+        """The loss with what stands around it."""
+        return Objective(loss=self.loss, correction=self.correction, kl=self.kl, prox=self.prox)
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """Notes that the learner computes before credit."""
+        return self.rule.needs | self.objective.columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +186,12 @@ class Recipe:
                 "what to evaluate; set evaluation.tasks, or pipeline.evaluate_every=0"
             )
         self._refuse_branching()
+        self.algorithm.objective.require_bounded(self.pipeline.staleness_bound)
+        if "value" in self.algorithm.columns and self.learner.value is None:
+            raise ConfigError(
+                f"algorithm.rule={self.algorithm.rule.name} needs values and learner.value is none: set "
+                "learner.value.level=token or turn"
+            )
         size, rule = self.pipeline.group_size, self.algorithm.rule
         if self.branching.rollouts(size) < rule.min_rollouts:
             raise ConfigError(
@@ -265,7 +304,7 @@ def _sum_const() -> SeqSumConst:
 
 NAMES: Names = {
     CreditRule: _table(RULES), Loss: _table(LOSSES), Aggregation: _table(AGGREGATIONS),
-    Branching: _table(BRANCHING),
+    Branching: _table(BRANCHING), Correction: _table(CORRECTIONS),
     CurriculumPlan: _table(CURRICULA), SchedulePlan: _table(SCHEDULES), FilterPlan: _table(FILTERS),
 }
 """What `branching`, the fields of `Algorithm`, and those of `pipeline` that are chosen by name may be set to."""

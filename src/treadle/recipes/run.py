@@ -45,7 +45,9 @@ from treadle.envs.cassette import Cassette
 from treadle.envs.host import Host
 from treadle.envs.snapshots import SnapshotStore
 from treadle.envs.task import Task, Taskset
+from treadle.learner.annotate import Answers
 from treadle.learner.learner import Learner
+from treadle.learner.process_reward import ProcessReward
 from treadle.learner.publisher import Publisher
 from treadle.models.policy import Policy
 from treadle.observability.shield import Shield
@@ -64,6 +66,7 @@ from treadle.recipes.engines import first_load, make_engine
 from treadle.recipes.folder import RunFolder
 from treadle.recipes.measures import Measures
 from treadle.recipes.memory import MemoryPlan
+from treadle.recipes.notes import needs_copy, reference_of
 from treadle.recipes.recipe import ColdStartPlan, Recipe
 from treadle.recipes.resume import load_weights
 from treadle.rendering.renderer import Renderer
@@ -79,6 +82,8 @@ BEST = 1
 """Where evaluations choose a best checkpoint, it stays beside them."""
 PUBLISHED = 1
 """So many times the weights are added by a publish; the first one is there already."""
+REFERENCE = 1
+"""So many times the weights are kept for a penalty to compare with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +118,10 @@ class Tools:
     """Where the hosts keep the states that rollouts are forked from."""
     memory: MemoryPlan | None = None
     """What the recipe's budget of memory gives; None when it has none."""
+    answers: Answers | None = None
+    """Reference answers of tasks, where a rule asks for them."""
+    prm: ProcessReward | None = None
+    """Pays every action; None pays what the world pays."""
 
 
 class Run:
@@ -202,7 +211,8 @@ class Run:
         began = self.tools.clock.now()
         weights = sum(p.numel() * p.element_size() for p in self.tools.policy.module.parameters())
         held = CHECKPOINTS + (BEST if self.recipe.pipeline.evaluate_every else 0)
-        self.folder.require_room((held * COPIES + (0 if self.publisher is None else PUBLISHED)) * weights)
+        more = (0 if self.publisher is None else PUBLISHED) + (REFERENCE if needs_copy(self.recipe) else 0)
+        self.folder.require_room((held * COPIES + more) * weights)
         try:
             if self.past.began:
                 await self._go_on()
@@ -267,7 +277,7 @@ class Run:
 
     def _restore(self, checkpoint: Path, mark: Mark) -> None:
         if mark.stage == "rl":
-            self._trainer = self._trainer or self._make_trainer()
+            self._trainer = self._trainer or self._make_trainer(fresh=False)
             self._trainer.learner.restore(checkpoint)
         else:
             load_weights(self.tools.policy, checkpoint)
@@ -345,21 +355,25 @@ class Run:
         })
         return found.groups
 
-    def _make_trainer(self) -> LearnerTrainer:
+    def _make_trainer(self, *, fresh: bool) -> LearnerTrainer:
+        """Of reinforcement learning. `fresh`: the policy's weights of now are those that it begins with."""
         recipe, algorithm = self.recipe, self.recipe.algorithm
+        learner = Learner(
+            self.tools.policy, recipe.learner.over(recipe.pipeline.updates), publisher=self.publisher,
+            memory=self.memory,
+        )
+        learner.answers = self.tools.answers
+        learner.reference = reference_of(recipe, self.tools.policy, self.folder, fresh=fresh)
         return self.watch(LearnerTrainer(
-            Learner(
-                self.tools.policy, recipe.learner.over(recipe.pipeline.updates), publisher=self.publisher,
-                memory=self.memory,
-            ),
-            rule=algorithm.rule, aggregation=algorithm.aggregation, loss=algorithm.loss,
+            learner, rule=algorithm.rule, aggregation=algorithm.aggregation, loss=algorithm.objective,
+            prm=self.tools.prm,
         ))
 
     async def _reinforce(self) -> None:
         recipe, algorithm = self.recipe, self.recipe.algorithm
         trainer = self._trainer
         if trainer is None:
-            trainer = await self._in_thread("the beginning of the learner", self._make_trainer)
+            trainer = await self._in_thread("the beginning of the learner", lambda: self._make_trainer(fresh=True))
         saver = self.measures.saver = self._checkpoints(trainer)
         if self._trainer is not None:
             saver.newest = self._begin[0]
