@@ -2,7 +2,7 @@
 
 Wide is what training makes: groups of rollouts that fork, seven turns deep. Long is what it seldom makes: a few
 rollouts with thousands of turns. What a scan needs of the forest and keeps (`children`, `leaves`, plain numbers) is
-there before the clock starts, as a rule scans one forest several times. The figure per scan is that of the slower shape.
+there before the clock starts, as a rule scans one forest several times. The figure per scan is the slower shape's.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def long(segments: int, chains: int = 8) -> tuple[Index, Index]:
 
 
 def forest_of(tree: tuple[Index, Index]) -> Forest:
-    """A forest with these links: actions and observations in turns, a reward now and then. Its rows share one segment."""
+    """A forest with these links: actions and observations in turns, a reward now and then. One segment is all rows'."""
     after, group = tree
     n, rng = len(after), np.random.default_rng(0)
     depth = np.zeros(n, dtype=np.int64)
@@ -88,7 +88,7 @@ def forest_of(tree: tuple[Index, Index]) -> Forest:
 
 def _rates(forest: Forest, repeats: int) -> dict[str, float]:
     x, per_rollout = np.random.default_rng(1).normal(size=len(forest)), forest.returns
-    _ = forest.children, forest._time, forest._fan
+    forest.child_mean(per_rollout)
     scans: dict[str, Callable[[], object]] = {
         "up": lambda: forest.up(x), "down": lambda: forest.down(x),
         "child_mean": lambda: forest.child_mean(per_rollout), "descent": lambda: _descent(forest),

@@ -3,7 +3,8 @@
 Both walk time from the end and see actions only: what the world said between two of them has no step of its own, so a
 value there is never read and a reward is never lost. Where the tree forks, the next state's value and advantage are
 means over the branches. An ending by a limit was not the policy's wish: what would have followed is worth the value of
-the last state that has one. Both give what a value head should have said (`returns` = advantage + value).
+the state at the end (note `value_after`), or, where nobody says that, of the last state that has one. Both give what a
+value head should have said (`returns` = advantage + value).
 """
 
 from __future__ import annotations
@@ -18,15 +19,14 @@ from treadle.algorithms.demanded import noted
 from treadle.algorithms.turns import Turns
 from treadle.core.errors import ConfigError
 from treadle.core.outcome import Status
-from treadle.trajectory.forest import Column, Forest, Mask
+from treadle.trajectory.forest import Column, Forest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gae:
     """d_j = r_j + gamma V_{j+1} - V_j, A_j = d_j + gamma lam A_{j+1}, over action tokens (1506.02438).
 
-    V on a token is the value of the state before it. A rollout that was truncated is followed by a state worth the V
-    on its last action token.
+    V on a token is the value of the state before it.
     """
 
     name: ClassVar[str] = "gae"
@@ -50,7 +50,7 @@ class Gae:
         reward = np.zeros(forest.tokens)
         reward[forest.start[1:][forest.action] - 1] = forest.reward[forest.action]
         end = Turns.of(forest).end[forest.rollout_leaf]
-        beyond = np.where(truncated(forest) & (end >= 0), value[forest.start[1:][end] - 1], 0.0)
+        beyond = _beyond(forest, self.name, np.where(end >= 0, np.append(value, 0.0)[forest.start[end + 1] - 1], 0.0))
         advantage = token_gae(forest, reward, value=value, gamma=self.gamma, lam=self.lam, beyond=beyond)
         returns = np.full(forest.tokens, np.nan)
         returns[own] = advantage[own] + value[own]
@@ -82,8 +82,7 @@ class TurnGae:
         turns = Turns.of(forest)
         first = forest.start[turns.row]
         value = noted(forest, "value", rule=self.name, at=first)
-        last = turns.last
-        beyond = np.where(truncated(forest) & (last >= 0), np.append(value, 0.0)[last], 0.0)
+        beyond = _beyond(forest, self.name, np.append(value, 0.0)[turns.last])
         known, skip = np.zeros(len(forest)), np.ones(len(forest))
         known[turns.row], skip[turns.row] = value, 0.0
         following = forest.fold(known, factor=skip, ends=beyond)[1][turns.row]
@@ -93,10 +92,15 @@ class TurnGae:
         return TokenCredit(advantage=forest.spread(turns.rows(advantage)), returns=returns)
 
 
-def truncated(forest: Forest) -> Mask:
-    """[R] whether a rollout ended by a limit."""
+def _beyond(forest: Forest, rule: str, last: Column) -> Column:
+    """[R] what follows each rollout: 0, but for those that a limit cut off. `last` [R] stands in for `value_after`."""
     ended = [r.outcome is not None and r.outcome.status is Status.TRUNCATED for r in forest.rollouts]
-    return np.array(ended, dtype=bool)
+    cut_off = np.array(ended, dtype=bool)
+    worth = last.copy()
+    if "value_after" in forest.notes:
+        at = forest.start[1:][forest.rollout_leaf[cut_off]] - 1
+        worth[cut_off] = noted(forest, "value_after", rule=rule, at=at)
+    return np.where(cut_off, worth, 0.0)
 
 
 def token_gae(
