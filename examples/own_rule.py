@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from string import ascii_lowercase
 from typing import ClassVar, Literal
 
 import treadle
@@ -53,13 +54,16 @@ class Variety(Env):
 
 
 def recipe() -> treadle.Recipe:
-    tasks = [Task(id=f"{s}-{i}", prompt=f"Say something, {i}.", split=s) for s in ("train", "heldout") for i in range(4)]
+    splits = ["train"] * 4 + ["heldout"] * 4
+    tasks = [Task(id=f"{split}-{i}", prompt=f"Say {i}.", split=split) for i, split in enumerate(splits)]
     return treadle.Recipe(
         name="own-rule",
         world=World(tasks=ListTaskset(tasks[:4], tasks[4:]), env=Variety, reads=treadle.PlainParser()),
         model="tiny",
         rewards=treadle.Rewards(main="mean", train=("step",)),
-        limits=treadle.RolloutLimits(max_tokens_per_turn=16, max_context=512),
+        limits=treadle.RolloutLimits(
+            max_tokens_per_turn=32, max_context=512, stop_strings=tuple(ascii_lowercase)  # it does not know how to end
+        ),
         engine=treadle.EngineConfig(context=512),
         algorithm=treadle.Algorithm(rule=FromHere()),
         learner=treadle.LearnerConfig(lr=1e-3),

@@ -44,7 +44,7 @@ class Gae:
 
     def __call__(self, forest: Forest) -> TokenCredit:
         """Advantage and return of every token. Raises ValueError when an action token has no value."""
-        own = np.flatnonzero(forest.spread(forest.action.astype(np.float64)) > 0)
+        own = np.flatnonzero(np.repeat(forest.action, forest.length))
         value = np.zeros(forest.tokens)
         value[own] = noted(forest, "value", rule=self.name, at=own)
         reward = np.zeros(forest.tokens)

@@ -52,7 +52,7 @@ class ReinforcePP:
         reward = np.zeros(forest.tokens)
         reward[forest.start[1:][forest.action] - 1] = forest.reward[forest.action]
         if self.beta > 0:
-            sampled = np.flatnonzero(forest.spread(forest.policy.astype(np.float64)) > 0)
+            sampled = np.flatnonzero(np.repeat(forest.policy, forest.length))
             old = [s.logprobs for s in forest.segments if s.logprobs is not None]
             behaviour = np.concatenate(old).astype(np.float64) if old else np.zeros(0)
             reward[sampled] -= self.beta * (behaviour - noted(forest, "ref", rule=self.name, at=sampled))

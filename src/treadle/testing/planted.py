@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from treadle.trajectory.forest import Column, Forest, Index
+from treadle.trajectory.forest import Column, Forest, Index, Mask
 
 
 def plant(forest: Forest, needs: Collection[str] = ()) -> Forest:
@@ -23,7 +23,7 @@ def plant(forest: Forest, needs: Collection[str] = ()) -> Forest:
             said[row] = int(forest.segments[row].ids[-1])
         elif before >= 0:
             said[row] = said[before]
-    acts = forest.spread(forest.action.astype(np.float64)) > 0
+    acts = np.repeat(forest.action, forest.length)
     tokens = forest.spread(said.astype(np.float64)).astype(np.int64)
     behind = tokens.copy()
     if forest.tokens:
@@ -39,7 +39,7 @@ def _unit(number: Index, *, salt: int) -> Column:
     return np.asarray((mixed >> np.uint64(11)).astype(np.float64) / 2.0**53, dtype=np.float64)
 
 
-_KINDS: Mapping[str, Callable[[Index, Index, Index], Column]] = {
+_KINDS: Mapping[str, Callable[[Index, Index, Mask], Column]] = {
     "value": lambda token, behind, acts: np.where(acts, 2 * _unit(token, salt=1) - 1, np.nan),
     "value_after": lambda token, behind, acts: 2 * _unit(token, salt=2) - 1,
     "ref": lambda token, behind, acts: np.where(acts, -3 * _unit(token, salt=3), np.nan),
