@@ -18,10 +18,11 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors
     from treadle.agents.demonstrator import DemonstrationPlan
     from treadle.agents.limits import Rewards, RolloutLimits
     from treadle.algorithms.aggregation import SeqMeanTokenMean, SeqSumConst, TokenMean
-    from treadle.algorithms.credit import CreditRule, NodeCredit, PathCredit
+    from treadle.algorithms.credit import CreditRule, NodeCredit, PathCredit, TokenCredit
     from treadle.algorithms.group_baseline import DrGrpo, Grpo, Rloo
     from treadle.algorithms.imitation import Imitation
     from treadle.algorithms.losses import Loss, LossTerms, Nll, PpoClip
+    from treadle.algorithms.turns import Turns
     from treadle.core.actions import Action, CodeBlock
     from treadle.core.errors import (
         ConfigError,
@@ -78,8 +79,8 @@ __all__ = [
     "Origin", "Outcome", "PathCredit", "PipelineConfig", "PlainParser", "Played", "Policy", "PpoClip",
     "PromptTooLong", "Recipe", "RenderError", "Rewards", "Rloo", "Rollout", "RolloutLimits", "Run", "RunResult",
     "SandboxError", "Segment", "SeqMeanTokenMean", "SeqSumConst", "ShellWorld", "Status", "Step", "StoreError",
-    "Task", "Taskset", "TokenMean", "ToolCall", "ToolError", "ToolResult", "ToolSpec", "TreadleError",
-    "ValidationConfig", "World", "__version__", "assistant", "center", "compose", "evaluate", "read_group",
+    "Task", "Taskset", "TokenCredit", "TokenMean", "ToolCall", "ToolError", "ToolResult", "ToolSpec", "TreadleError",
+    "Turns", "ValidationConfig", "World", "__version__", "assistant", "center", "compose", "evaluate", "read_group",
     "read_groups", "rollout", "system", "tool", "train", "user",
 ]
 
@@ -87,10 +88,11 @@ _HOME: dict[str, tuple[str, ...]] = {
     "agents.demonstrator": ("DemonstrationPlan",),
     "agents.limits": ("Rewards", "RolloutLimits"),
     "algorithms.aggregation": ("SeqMeanTokenMean", "SeqSumConst", "TokenMean"),
-    "algorithms.credit": ("CreditRule", "NodeCredit", "PathCredit"),
+    "algorithms.credit": ("CreditRule", "NodeCredit", "PathCredit", "TokenCredit"),
     "algorithms.group_baseline": ("DrGrpo", "Grpo", "Rloo"),
     "algorithms.imitation": ("Imitation",),
     "algorithms.losses": ("Loss", "LossTerms", "Nll", "PpoClip"),
+    "algorithms.turns": ("Turns",),
     "core.actions": ("Action", "CodeBlock"),
     "core.errors": (
         "ConfigError", "DeadlineExceeded", "EngineError", "EnvError", "GraderError", "InfraError", "ModelError",

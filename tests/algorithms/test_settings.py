@@ -18,7 +18,11 @@ from treadle.core.errors import ConfigError
 @pytest.mark.parametrize(
     ("table", "names"),
     [
-        (RULES, ["dr_grpo", "grpo", "imitation", "tree_pg", "rloo"]),
+        (RULES, [
+            "dapo", "dr_grpo", "gae", "gigpo", "graph", "grpo", "igpo", "imitation", "max_rl", "mt_grpo", "opo",
+            "reinforce_pp", "reinforce_pp_baseline", "rloo", "spo_tree", "tree_grpo", "tree_pg", "treerl", "treerpo", "turn_gae",
+            "vine",
+        ]),
         (LOSSES, ["nll", "ppo_clip"]),
         (AGGREGATIONS, ["seq_mean_token_mean", "seq_sum_const", "token_mean"]),
     ],

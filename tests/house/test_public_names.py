@@ -20,9 +20,10 @@ NAMES = [
     "PathCredit",
     "PipelineConfig", "PlainParser", "Played", "Policy", "PpoClip", "PromptTooLong", "Recipe", "RenderError",
     "Rewards", "Rloo", "Rollout", "RolloutLimits", "Run", "RunResult", "SandboxError", "Segment",
-    "SeqMeanTokenMean", "SeqSumConst", "ShellWorld", "Status", "Step", "StoreError", "Task", "Taskset", "TokenMean",
-    "ToolCall", "ToolError", "ToolResult", "ToolSpec", "TreadleError", "ValidationConfig", "World", "__version__",
-    "assistant", "center", "compose", "evaluate", "read_group", "read_groups", "rollout", "system", "tool", "train",
+    "SeqMeanTokenMean", "SeqSumConst", "ShellWorld", "Status", "Step", "StoreError", "Task", "Taskset", "TokenCredit",
+    "TokenMean", "ToolCall", "ToolError", "ToolResult", "ToolSpec", "TreadleError", "Turns",
+    "ValidationConfig", "World", "__version__", "assistant",
+    "center", "compose", "evaluate", "read_group", "read_groups", "rollout", "system", "tool", "train",
     "user",
 ]  # fmt: skip
 

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from treadle.agents.deadline import deadline
 from treadle.algorithms.aggregation import Aggregation
-from treadle.algorithms.credit import CreditRule, assign
+from treadle.algorithms.credit import PATH_SUM, CreditRule, assign
+from treadle.algorithms.shared import Shared
 from treadle.core.ports import WeightRef
 from treadle.trajectory.forest import Forest
 from treadle.trajectory.group import Group
@@ -75,8 +76,11 @@ class Trainer(Protocol):
 class LearnerTrainer:
     """Rule, aggregation and loss around a learner."""
 
-    def __init__(self, learner: Learner, *, rule: CreditRule, aggregation: Aggregation, loss: Loss) -> None:
+    def __init__(
+        self, learner: Learner, *, rule: CreditRule, aggregation: Aggregation, loss: Loss, shared: Shared = PATH_SUM
+    ) -> None:
         self.learner = learner
+        self.shared = shared
         self.rule = rule
         self.aggregation = aggregation
         self.loss = loss
@@ -91,7 +95,7 @@ class LearnerTrainer:
         from treadle.learner.pack import pack
 
         forest = Forest.of(groups)
-        collapsed, denominator = assign(forest, self.rule, self.aggregation)
+        collapsed, denominator = assign(forest, self.rule, self.aggregation, shared=self.shared)
         packs = pack(
             forest, collapsed, denominator=denominator, budget_tokens=self.learner.pack_tokens,
             tolerance=self.learner.config.weave_tolerance,

@@ -344,7 +344,7 @@ class Run:
                 self.tools.policy, recipe.learner.over(recipe.pipeline.updates), publisher=self.publisher,
                 memory=self.memory,
             ),
-            rule=algorithm.rule, aggregation=algorithm.aggregation, loss=algorithm.loss,
+            rule=algorithm.rule, aggregation=algorithm.aggregation, loss=algorithm.loss, shared=algorithm.shared,
         ))
 
     async def _reinforce(self) -> None:
