@@ -19,7 +19,11 @@ from treadle.core.errors import ConfigError
 @pytest.mark.parametrize(
     ("table", "names"),
     [
-        (RULES, ["dr_grpo", "grpo", "imitation", "tree_pg", "rloo"]),
+        (RULES, [
+            "dapo", "dr_grpo", "gae", "gigpo", "graph", "grpo", "igpo", "imitation", "max_rl", "mt_grpo", "opo",
+            "reinforce_pp", "reinforce_pp_baseline", "rloo", "spo_tree", "tree_grpo", "tree_pg", "treerl", "treerpo",
+            "turn_gae", "vine",
+        ]),
         (LOSSES, ["cispo", "dppo_tv", "gspo", "nll", "ppo_clip", "reinforce", "sapo"]),
         (CORRECTIONS, ["decoupled", "icepop", "sequence_mask", "tis"]),
         (AGGREGATIONS, ["seq_mean_token_mean", "seq_sum_const", "token_mean"]),

@@ -21,8 +21,8 @@ NAMES = [
     "Rewards", "Rloo", "Rollout", "RolloutLimits", "Run", "RunResult", "SandboxError", "Sapo", "Segment",
     "SeqMeanTokenMean", "SeqSumConst", "SequenceMask", "ShellWorld", "SnapshotsConfig", "Status", "Step",
     "StoreError", "Task", "Taskset", "Tis", "TokenCredit", "TokenMean", "ToolCall", "ToolError", "ToolResult",
-    "ToolSpec", "TreadleError", "ValidationConfig", "ValueConfig", "World", "__version__", "assistant", "center",
-    "compose", "evaluate", "read_group", "read_groups", "rollout", "system", "tool", "train", "user",
+    "ToolSpec", "TreadleError", "Turns", "ValidationConfig", "ValueConfig", "World", "__version__", "assistant",
+    "center", "compose", "evaluate", "read_group", "read_groups", "rollout", "system", "tool", "train", "user",
 ]  # fmt: skip
 
 
