@@ -33,7 +33,8 @@ from treadle.recipes.memory import plan_memory
 from treadle.recipes.notes import AnswerBook, process_reward
 from treadle.recipes.recipe import Recipe
 from treadle.recipes.resume import load_weights
-from treadle.recipes.run import Run, Tools
+from treadle.recipes.run import Run
+from treadle.recipes.tools import Tools
 from treadle.rendering.renderer import Renderer
 
 

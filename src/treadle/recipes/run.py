@@ -34,22 +34,15 @@ from treadle.agents.stages import StageMeter
 from treadle.algorithms.aggregation import TokenMean
 from treadle.algorithms.imitation import Imitation
 from treadle.algorithms.losses import Nll
-from treadle.core.clock import SystemClock
 from treadle.core.errors import DeadlineExceeded, TreadleError
 from treadle.core.events import Fanout, Listener, Value
 from treadle.core.heap import settled
 from treadle.core.memory import Memory
 from treadle.core.ports import WeightRef
 from treadle.core.seeds import Stream
-from treadle.envs.cassette import Cassette
-from treadle.envs.host import Host
-from treadle.envs.snapshots import SnapshotStore
-from treadle.envs.task import Task, Taskset
-from treadle.learner.annotate import Answers
+from treadle.envs.task import Task
 from treadle.learner.learner import Learner
-from treadle.learner.process_reward import ProcessReward
 from treadle.learner.publisher import Publisher
-from treadle.models.policy import Policy
 from treadle.observability.shield import Shield
 from treadle.pipeline.checkpoints import Checkpoints, Mark, begin_at
 from treadle.pipeline.coldstart import ColdStart
@@ -65,25 +58,15 @@ from treadle.pipeline.watchdog import Silence, remedy
 from treadle.recipes.engines import first_load, make_engine
 from treadle.recipes.folder import RunFolder
 from treadle.recipes.measures import Measures
-from treadle.recipes.memory import MemoryPlan
-from treadle.recipes.notes import needs_copy, reference_of
+from treadle.recipes.notes import reference_of
 from treadle.recipes.recipe import ColdStartPlan, Recipe
 from treadle.recipes.resume import load_weights
-from treadle.rendering.renderer import Renderer
+from treadle.recipes.room import room
+from treadle.recipes.tools import Tools
 from treadle.trajectory.group import Group, GroupKey
 from treadle.trajectory.store import TrajectoryStore
 
 T = TypeVar("T")
-COPIES = 3
-"""A checkpoint is so many times the weights: themselves and two moments of the optimiser."""
-CHECKPOINTS = 2
-"""A new checkpoint is complete before the one that it replaces is removed."""
-BEST = 1
-"""Where evaluations choose a best checkpoint, it stays beside them."""
-PUBLISHED = 1
-"""So many times the weights are added by a publish; the first one is there already."""
-REFERENCE = 1
-"""So many times the weights are kept for a penalty to compare with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,27 +84,6 @@ class RunResult:
     """The newest checkpoint, whose `model` folder transformers loads; None when nothing was trained."""
     best: Path | None = None
     """The checkpoint that did best on held-out tasks; None unless `pipeline.evaluate_every` keeps it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tools:
-    """What every stage of a run uses."""
-
-    taskset: Taskset
-    policy: Policy
-    renderer: Renderer
-    clock: SystemClock
-    make_host: Callable[[], Host]
-    cassette: Cassette | None = None
-    """What the hosts record on or play; the run closes it. None when the world plays and nothing is kept."""
-    snapshots: SnapshotStore = field(default_factory=SnapshotStore)
-    """Where the hosts keep the states that rollouts are forked from."""
-    memory: MemoryPlan | None = None
-    """What the recipe's budget of memory gives; None when it has none."""
-    answers: Answers | None = None
-    """Reference answers of tasks, where a rule asks for them."""
-    prm: ProcessReward | None = None
-    """Pays every action; None pays what the world pays."""
 
 
 class Run:
@@ -209,10 +171,7 @@ class Run:
     async def train(self) -> RunResult:
         """The whole run. Raises the first error of a stage; StoreError before it starts when the disk is too full."""
         began = self.tools.clock.now()
-        weights = sum(p.numel() * p.element_size() for p in self.tools.policy.module.parameters())
-        held = CHECKPOINTS + (BEST if self.recipe.pipeline.evaluate_every else 0)
-        more = (0 if self.publisher is None else PUBLISHED) + (REFERENCE if needs_copy(self.recipe) else 0)
-        self.folder.require_room((held * COPIES + more) * weights)
+        self.folder.require_room(room(self.recipe, self.tools.policy))
         try:
             if self.past.began:
                 await self._go_on()
