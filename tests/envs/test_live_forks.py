@@ -147,6 +147,24 @@ async def test_split_forks_draw_from_streams_of_their_own_that_do_not_depend_on_
     assert len(set((await answers([1, 2], "same")).values())) == 1
 
 
+@pytest.mark.parametrize("kind", [Dice, Replayed])
+async def test_a_fork_of_a_split_fork_has_the_randomness_of_the_split_one(kind: type[Dice]) -> None:
+    make = maker(kind)
+    host = make()
+    await host.open(TASK, SEED)
+    await said(host, "a")
+    (one,) = await fork(host, 1, make_host=make, rng="split")
+    await said(one.host, "b")
+    same, other = await fork(one.host, 1, make_host=make), await fork(one.host, 1, make_host=make, rng="split")
+    assert same[0].opened.outcome is other[0].opened.outcome is None
+    (third,) = await fork(other[0].host, 1, make_host=make)
+    ours = await said(one.host, "c")
+    assert await said(same[0].host, "c") == ours
+    theirs = await said(other[0].host, "c")
+    assert theirs != ours
+    assert await said(third.host, "c") == theirs
+
+
 async def test_the_turn_limit_goes_on_counting() -> None:
     make = maker(Dice)
     host = make()

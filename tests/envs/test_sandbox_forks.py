@@ -106,11 +106,13 @@ async def test_a_workspace_of_odd_things_is_the_same_in_the_fork(forks: Forks) -
         truncate -s 9000000 sparse; printf end >> sparse; truncate -s 10M hole; : > none
         echo in > shut/in; chmod 0 shut; echo u > unread; chmod 0 unread; chmod 4751 file; ln out hard-link-of-link
         touch -d @1.123456789 deep empty pipe; touch -h -d @7 out; mkdir /tmp/mine; echo t > /tmp/mine/t; chmod 500 deep
+        /usr/bin/python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind("/tmp/listening")'
     """)
     seen = (await box.run(LOOK)).output
     fork = await forks.of(box)
     assert (await fork.run(LOOK)).output == seen
     assert "pipe p 644 1.1234567890" in seen and "out l 777 7.0000000000" in seen and "file f 4751" in seen
+    assert "/tmp/listening s" in seen
     told = "chmod 700 shut unread; cat shut/in unread; tail -c 3 sparse; cat $'new\\nline' $'\\xff\\xfe' -- -dash"
     assert (await fork.run(told)).output == "in\nu\nendx\ny\ns\n" == (await box.run(told)).output
     await fork.run("chmod 755 deep file; echo b > file")

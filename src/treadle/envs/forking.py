@@ -60,6 +60,8 @@ class Episode:
     """Digest after `reset`; only where a log is kept."""
     log: tuple[Done, ...] = ()
     """All actions since the start; only at the level REPLAY."""
+    splits: tuple[tuple[int, Stream], ...] = ()
+    """After how many actions it began to draw from which stream of its own; only at the level REPLAY."""
     copied: Copied | None = None
     """The environment's state; None at the level REPLAY."""
 

@@ -158,6 +158,8 @@ class EnvHost:
         self._rollout, self._forks = "", 0
         self._log: list[Done] = []
         """What was done since the start of the episode, at the level REPLAY."""
+        self._splits: tuple[tuple[int, Stream], ...] = ()
+        """Where in the log which stream of its own began."""
 
     @property
     def tier(self) -> str:
@@ -185,7 +187,8 @@ class EnvHost:
             await self._fail(outcome)
             return Opened(outcome=outcome)
         self._deadline = self._clock.now() + held.seconds
-        self._turns, self._start = held.turns, replace(held, copied=None, log=())  # what is released is freed
+        self._turns = held.turns
+        self._start = replace(held, copied=None, log=(), splits=())  # so that what is released is freed
         return Opened(messages=held.messages, tools=held.tools, max_turns=held.turns)
 
     async def snapshot(self) -> Snapshot | None:
@@ -206,7 +209,7 @@ class EnvHost:
             taken, again = start.taken + len(self._steps), f"+{self._forks + 1}" if self._forks else ""
             episode = replace(
                 start, taken=taken, turns=self._turns - len(self._steps), seconds=self._deadline - self._clock.now(),
-                log=tuple(self._log), copied=copied,
+                log=tuple(self._log), splits=self._splits, copied=copied,
             )
             made = store.hold(
                 f"{self._rollout}@{taken}{again}", episode, level=env.fork, shared=(start.task, self._clock)
@@ -320,12 +323,14 @@ class EnvHost:
     async def _replayed(self, held: Episode, stream: Stream | None) -> Outcome | None:
         """Lead a fresh environment through the log, comparing digests."""
         opened, outcome = await self._reset(held.task, held.seed)
-        if opened is None or self._env is None or self._start is None:
+        if opened is None or self._env is None or self._start is None or self._context is None:
             return outcome
+        self._splits = held.splits if stream is None else (*held.splits, (len(held.log), stream))
         self._turns = held.taken + held.turns + 1  # no limit cuts a replay short
         if self._start.begun != held.begun:
             return failure(Origin.ENV, _diverged(held, 0))
         for number, done in enumerate(held.log, 1):
+            self._draw(number - 1)
             step = await self._step(self._env, done.action)
             if step.outcome is None:
                 step = await self._logged(self._env, done.action, step)
@@ -333,9 +338,15 @@ class EnvHost:
                 return step.outcome
             if step.done or self._log[-1].digest != done.digest:
                 return failure(Origin.ENV, _diverged(held, number))
-        if stream is not None and self._context is not None:
-            split(self._context, stream)
+        self._draw(len(held.log))
         return None
+
+    def _draw(self, after: int) -> None:
+        """Begin with the streams of its own that the episode began with after so many actions."""
+        assert self._context is not None, "nothing is drawn before a reset"
+        for number, stream in self._splits:
+            if number == after:
+                split(self._context, stream)
 
     async def _logged(self, env: Env, action: Action, step: Step) -> Step:
         """Write an action into the log; the step, ended when the environment cannot say where it stands."""
