@@ -40,7 +40,7 @@ ARMS: dict[str, tuple[str, ...]] = {
     "tree_pg": (
         "algorithm.rule=tree_pg", "algorithm.aggregation=seq_sum_const", "algorithm.aggregation.constant=256", *FORKS,
     ),
-    "gigpo": ("algorithm.rule=gigpo", *FORKS),
+    "gigpo": ("algorithm.rule=gigpo", "world.state_keys=true", *FORKS),
 }
 """The constant of tree_pg is 8 groups times the tokens of a typical rollout: the scale of the others' token means."""
 

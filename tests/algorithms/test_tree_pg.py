@@ -11,7 +11,7 @@ from treadle.algorithms.aggregation import SeqMeanTokenMean, SeqSumConst, TokenM
 from treadle.algorithms.conditions import unmet
 from treadle.algorithms.credit import NodeCredit
 from treadle.algorithms.group_baseline import Grpo
-from treadle.algorithms.losses import PpoClip
+from treadle.algorithms.losses import LOSSES, PpoClip
 from treadle.algorithms.tree_pg import TreePg
 from treadle.core.errors import ConfigError
 from treadle.core.outcome import limit
@@ -97,6 +97,11 @@ def test_all_trees_together_have_probability_one():
 def test_the_mean_gradient_of_tree_pg_is_the_policy_gradient():
     assert check_unbiased(TreePg()) is None
     assert check_unbiased(TreePg(root=0.7)) is None
+
+
+def test_on_policy_a_clipped_ratio_and_the_plain_gradient_are_one():
+    plain = measured(TreePg(), three_turn(), loss=LOSSES["reinforce"]())
+    np.testing.assert_allclose(plain.ratios, 1.0, atol=1e-6)
 
 
 def test_flattening_an_adaptively_forked_tree_follows_another_gradient():

@@ -21,6 +21,10 @@ from treadle.recipes.shell import shell, shell_smoke
         ({"pipeline.updates": "many"}, ("pipeline.updates", "'many'", "str", "expected int")),
         ({"algorithm.rule": "grop"}, ("algorithm.rule", "'grop'", "did you mean 'grpo'?")),
         ({"algorithm.rule": "tree_pg"}, ("aggregation=token_mean", "rule=tree_pg", "aggregation=seq_sum_const")),
+        (
+            {"algorithm.rule": "tree_pg", "algorithm.aggregation": "seq_sum_const", "branching": "expand_finished"},
+            ("branching=expand_finished", "algorithm.rule=tree_pg", "fanout_before_children"),
+        ),
         ({"algorithm.rule": "tree_pg", "algorithm.rule.std": True}, ("tree_pg.std", "got true", "expected false")),
         ({"algorithm.rule": "gigpo", "algorithm.rule.gamma": 2}, ("algorithm.rule", "gigpo.gamma: got 2", "<= 1")),
         ({"algorithm.shared": "sum"}, ("algorithm.shared", "'sum'", "path_sum, mean, first, node")),

@@ -97,6 +97,10 @@ class Ledger:
         if whole:
             self.tell("group.branched", {"group": group.key.id, "ticket": group.key.ticket, **facts})
 
+    def spent(self, group: Group) -> int:
+        """Tokens that were sampled for a group: failed attempts, probes and looks included."""
+        return sampled_tokens(group) + int(self.branching(group).get("look_tokens") or 0)
+
     def branching(self, group: Group) -> Mapping[str, Value]:
         """What branching did in a group; empty where nothing branches."""
         return self._branched.get(group.key.id) or self.past.branched.get(group.key.ticket, {})

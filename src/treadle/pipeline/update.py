@@ -89,7 +89,7 @@ class UpdatePump:
             self.curriculum.learn(entry.task, entry.group)
             self.schedule.closed(entry)
         board.learned = number
-        board.tokens += sum(sampled_tokens(entry.group) for entry in batch)
+        board.tokens += sum(self.ledger.spent(entry.group) for entry in batch)
         if report is not None and not report.skipped:
             await self._load(board, number, report.version)
         for entry, stale in zip(ready, staleness, strict=True):

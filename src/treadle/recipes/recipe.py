@@ -210,7 +210,10 @@ class Recipe:
                 f"pipeline.group_size={size} contradicts algorithm.rule={rule.name}: it compares siblings and needs at "
                 f"least {rule.min_rollouts} rollouts a group"
             )
-        contradiction = unmet(rule, aggregation=self.algorithm.aggregation)
+        contradiction = unmet(
+            rule, aggregation=self.algorithm.aggregation, branching=self.branching.name,
+            declared=self.branching.fanout_before_children,
+        )
         if contradiction is not None:
             raise ConfigError(contradiction)
 

@@ -76,6 +76,9 @@ class ShellWorld:
     """How many of each level's training wordings are used; None takes all. Held-out wordings are always all used."""
     sandbox: str = "bubblewrap"
     """`bubblewrap`, or `none-unsafe`: commands of the model run on this machine as this user."""
+    state_keys: bool = False
+    """Name the state after every turn, by a digest of files and last output: what `gigpo` and `graph` compare. Costs a
+    look at the workspace for each turn."""
 
     def __post_init__(self) -> None:
         _known(self.sandbox)
@@ -99,7 +102,7 @@ class ShellWorld:
         from treadle.envs.shell import ShellEnv
 
         make_sandbox = _sandboxes(self.sandbox)
-        return lambda: ShellEnv(make_sandbox)
+        return lambda: ShellEnv(make_sandbox, state_keys=self.state_keys)
 
     def parser(self) -> Parser:
         """Reads fenced code blocks."""

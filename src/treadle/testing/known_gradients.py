@@ -133,14 +133,15 @@ class Measured:
 
     @property
     def cosine(self) -> float:
-        """1 when the mean gradient has the true direction, whatever its length."""
-        return float(self.expected @ self.true / (np.linalg.norm(self.expected) * np.linalg.norm(self.true)))
+        """1 when the mean gradient has the true direction, whatever its length; 0 when there is none."""
+        length = float(np.linalg.norm(self.expected) * np.linalg.norm(self.true))
+        return float(self.expected @ self.true) / length if length else 0.0
 
     @property
     def turned(self) -> Column:
         """The ratios with the best common factor taken out: what no learning rate mends."""
-        scale = self.expected @ self.true / (self.true @ self.true)
-        return np.asarray(self.ratios / scale)
+        scale = float(self.expected @ self.true / (self.true @ self.true))
+        return np.asarray(self.ratios / scale) if scale else self.ratios
 
 
 def two_turn() -> Problem:

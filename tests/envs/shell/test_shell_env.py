@@ -7,7 +7,7 @@ import pytest
 from treadle.core.actions import Action, CodeBlock
 from treadle.core.errors import SandboxError
 from treadle.envs.sandbox import CommandResult
-from treadle.envs.shell import ShellTaskset
+from treadle.envs.shell import ShellEnv, ShellTaskset
 from treadle.envs.shell.env import NOT_BASH, NOT_CLOSED, SYSTEM_PROMPT, look, observation
 from treadle.envs.shell.taskset import scene
 from treadle.envs.task import Task
@@ -181,3 +181,22 @@ def test_a_long_output_keeps_its_head_and_tail_and_tells_how_much_is_missing():
     assert seen.startswith("a" * 100 + "\n[... 1447 bytes ...]\n")
     assert seen.endswith("\n" + "b" * 60)
     assert len(seen) < 200
+
+
+async def test_states_have_equal_names_when_files_and_output_are_equal(sandbox, ctx):
+    env = ShellEnv(lambda: sandbox, state_keys=True)
+    await env.reset(a_task("count-lines"), ctx)
+    sandbox.results += [ended("7\n"), ended("7\n"), ended("8\n"), ended("8\n")]
+    keys = [(await env.step(blocks(bash("one")))).state_key for _ in range(3)]
+    assert keys[0] is not None
+    assert keys[0] == keys[1] != keys[2]
+    (sandbox.workspace / "new").write_text("x")
+    assert (await env.step(blocks(bash("two")))).state_key != keys[2]
+    refused = await env.step(blocks(bash("three", closed=False)))
+    assert refused.state_key is not None
+
+
+async def test_states_have_no_names_unless_they_are_asked_for(env, sandbox, ctx):
+    await env.reset(a_task("count-lines"), ctx)
+    sandbox.results.append(ended("7\n"))
+    assert (await env.step(blocks(bash("one")))).state_key is None

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import ClassVar
 
 from treadle.core.actions import Action, CodeBlock
@@ -56,10 +57,13 @@ class ShellEnv(Env):
     max_turns = 4
 
     def __init__(
-        self, make_sandbox: Callable[[], Sandbox] = BubblewrapSandbox, *, command_timeout_s: float = 10.0
+        self, make_sandbox: Callable[[], Sandbox] = BubblewrapSandbox, *, command_timeout_s: float = 10.0,
+        state_keys: bool = False,
     ) -> None:
+        """`state_keys` names the state after every turn: the files and the last output, by digest."""
         self._make_sandbox = make_sandbox
         self._timeout_s = command_timeout_s
+        self._state_keys = state_keys
         self._sandbox: Sandbox | None = None
         self._task: Task | None = None
         self._scene: Scene | None = None
@@ -83,14 +87,15 @@ class ShellEnv(Env):
         block = action.blocks[0]
         refusal = _refusal(block)
         if refusal:
-            return Step(messages=(user(refusal),), results=(ToolResult(call=None, content=refusal, error=True),))
+            refused = ToolResult(call=None, content=refusal, error=True)
+            return Step(messages=(user(refusal),), results=(refused,), state_key=self._state())
         assert self._sandbox is not None, "step before reset"
         result = await self._sandbox.run(block.code, timeout_s=self._timeout_s)
         self._output = result.output
         self._commands += 1
         seen = observation(result)
         done = ToolResult(call=None, content=seen, error=result.status != 0, seconds=result.seconds)
-        return Step(messages=(user(seen),), results=(done,))
+        return Step(messages=(user(seen),), results=(done,), state_key=self._state())
 
     async def score(self) -> Mapping[str, float]:
         """`correct`: 1 when the scene's check passes, else 0."""
@@ -100,6 +105,15 @@ class ShellEnv(Env):
             output=self._output, statement=self._statement, commands=self._commands, tree=look(self._sandbox)
         )
         return {"correct": float(self._scene.check.passes(evidence))}
+
+    def _state(self) -> str | None:
+        """What the files and the last output are; what only the shell holds (its folder, variables) is not in it."""
+        if not self._state_keys:
+            return None
+        assert self._sandbox is not None, "a state before reset"
+        tree = look(self._sandbox)
+        parts = (sorted(tree.files.items()), sorted(tree.modes.items()), sorted(tree.folders), sorted(tree.odd))
+        return blake2b(repr((parts, self._output)).encode(), digest_size=16).hexdigest()
 
     async def snapshot(self) -> ShellState:
         """Files, shell and what scoring needs."""

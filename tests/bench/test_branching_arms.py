@@ -125,7 +125,7 @@ def test_a_run_is_read_gone_on_with_or_played_and_other_settings_are_refused(arm
         branching._folder(home, ["seed=1"], play=True)
 
 
-@pytest.mark.parametrize("sets", [COLD, (*ALIKE, *ARMS["grpo"], "model=tiny", "pipeline.tokens=9")])
+@pytest.mark.parametrize("sets", [COLD, *((*ALIKE, *arm, "pipeline.tokens=9") for arm in ARMS.values())])
 def test_the_settings_fit_the_shells_recipe(sets):
     recipe = shell().changed(read_sets(sets))
     assert recipe.world.train_levels == ("hard",)
