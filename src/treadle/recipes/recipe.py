@@ -165,7 +165,8 @@ class Recipe:
         host = self.host
         first = 2 * host.setup_s + self.limits.generate_s  # making the environment, its reset, the first action
         last = host.step_s + (1 + host.score_retries) * host.score_s
-        return max(first, last)
+        fork = host.step_s + self.limits.generate_s + host.setup_s  # the action's answer, a look, a snapshot
+        return max(first, last, fork)
 
     def _refuse_branching(self) -> None:
         """Raise ConfigError for what does not fit a group that grows as a tree."""
