@@ -21,6 +21,7 @@ from treadle.envs import grading
 from treadle.envs.bubblewrap import BubblewrapSandbox
 from treadle.envs.fork import fork
 from treadle.envs.host import EnvHost, HostConfig
+from treadle.envs.image import Image
 from treadle.envs.sandbox import MIB, SandboxLimits
 from treadle.envs.shell import ShellEnv, ShellTaskset
 from treadle.envs.snapshots import SnapshotStore
@@ -258,25 +259,34 @@ class Doomed(BubblewrapSandbox):
         os.kill(self._box.first, signal.SIGKILL)
         os.waitid(os.P_PID, self._box.process.pid, os.WEXITED | os.WNOWAIT)
 
-    async def snapshot(self):  # type: ignore[no-untyped-def]
-        if self.at == "snapshot":
+    def _doom(self, at: str) -> None:
+        if self.at == at:
             self._kill()
+        elif self.at == f"within {at}":
+            asyncio.get_running_loop().call_soon(self._kill)  # once a thread is at the files
+
+    async def snapshot(self) -> Image:
+        self._doom("snapshot")
         return await super().snapshot()
 
-    async def restore(self, image) -> None:  # type: ignore[no-untyped-def]
-        if self.at == "restore":
-            self._kill()
+    async def restore(self, image: Image) -> None:
+        self._doom("restore")
         await super().restore(image)
 
 
-async def test_a_sandbox_that_is_killed_in_a_resume_is_the_machinerys_failure(bubblewrap: None) -> None:
+@pytest.mark.parametrize("at", ["restore", "within restore"])
+async def test_a_sandbox_that_is_killed_in_a_resume_is_the_machinerys_failure(
+    bubblewrap: None, at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await asyncio.to_thread(int)  # the pool's own thread and descriptors
     before = left_behind()
     store = SnapshotStore()
     make = shell(store, Doomed)
     host = await opened(make)
-    Doomed.at = "restore"
+    await act(host, "head -c 9000000 /dev/urandom > big")
+    monkeypatch.setattr(Doomed, "at", at)
     (one,) = await fork(host, 1, make_host=make)
-    Doomed.at = ""
+    monkeypatch.setattr(Doomed, "at", "")
     assert one.opened.outcome is not None
     assert (one.opened.outcome.origin, one.opened.outcome.type) == (Origin.INFRA, "SandboxError")
     assert one.opened.outcome.rule.retry is Retry.INFRA
@@ -285,13 +295,18 @@ async def test_a_sandbox_that_is_killed_in_a_resume_is_the_machinerys_failure(bu
     assert left_behind() == before
 
 
-async def test_a_sandbox_that_is_killed_in_a_snapshot_has_none_and_its_next_step_says_why(bubblewrap: None) -> None:
+@pytest.mark.parametrize("at", ["snapshot", "within snapshot"])
+async def test_a_sandbox_that_is_killed_in_a_snapshot_has_none_and_its_next_step_says_why(
+    bubblewrap: None, at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await asyncio.to_thread(int)  # the pool's own thread and descriptors
     before = left_behind()
     store = SnapshotStore()
     host = await opened(shell(store, Doomed))
-    Doomed.at = "snapshot"
+    await act(host, "head -c 9000000 /dev/urandom > big")
+    monkeypatch.setattr(Doomed, "at", at)
     assert await host.snapshot() is None
-    Doomed.at = ""
+    monkeypatch.setattr(Doomed, "at", "")
     assert store.statistics().values["snapshots_refused.SandboxError"] == 1
     step = await host.act(block("echo on"), step_id="1")
     assert step.outcome is not None and step.outcome.origin is Origin.INFRA

@@ -34,6 +34,8 @@ STATE = ".state"
 """The driver's folder, in the last area."""
 START_S = 30.0
 """How long a box may take to open, on a machine that is busy with other things."""
+COPY_S = 30.0
+"""How long reading, or writing, all files of a box may take."""
 EXIT_S = 5.0
 NICE = 10
 """Niceness of a box's processes and of their session."""
@@ -156,7 +158,8 @@ class Box:
                 for area in areas:
                     os.close(area)
 
-        return await asyncio.to_thread(held)
+        async with asyncio.timeout(COPY_S):
+            return await asyncio.to_thread(held)
 
     def _signal(self, number: signal.Signals) -> None:
         if self.first and self.process.poll() is None:

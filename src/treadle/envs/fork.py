@@ -43,7 +43,7 @@ async def fork(
                 group.create_task(one.resume(snapshot, rollout=name, rng=rng))
                 for one, name in zip(hosts, names, strict=True)
             ]
-    except BaseException:
+    except BaseException:  # whatever it is, cancellation too: what was made is closed before it passes on
         for one in hosts:
             await one.close()
         raise

@@ -75,6 +75,8 @@ class Copied:
     @classmethod
     def of(cls, env: Env, state: object, *, context: EnvContext, task: Task) -> Copied:
         """A copy. Raises EnvError when the state holds what cannot be copied."""
+        if state is env:
+            raise EnvError(f"{type(env).__name__}.snapshot: got the environment itself, expected its state")
         anchor = object.__new__(type(env))
         memo = _kept(task, context.clock) | {id(env): anchor}
         made, own = _copied((state, context), memo, env)

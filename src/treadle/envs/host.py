@@ -314,6 +314,7 @@ class EnvHost:
             return outcome
         state, self._context = made
         _, outcome = await self._guard("resume", env.restore, state, limit_s=self._config.setup_s)
+        vars(env)["caller"] = self._caller  # whatever the state was
         return outcome
 
     async def _replayed(self, held: Episode, stream: Stream | None) -> Outcome | None:

@@ -23,7 +23,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from treadle.core.errors import EnvError
@@ -35,6 +35,8 @@ MOST_DEPTH = 64
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_DIGEST = 16
+"""Bytes of a digest. SHA-256, because processors have instructions for it."""
 _PLAIN = 2
 """Version of marshal whose bytes depend on the values alone."""
 _AGAIN = 0
@@ -93,11 +95,16 @@ def captured(
     """
     taking = _Capture(files=most_files, room=most_bytes)
     found = []
+    shell = b""
     for number, area in enumerate(areas):
         folders: list[Folder] = []
-        taking.folder(area, (), folders, skip=state if number == len(areas) - 1 else "")
+        last = number == len(areas) - 1
+        with _open_to_us(area) as mode:
+            taking.folder(area, (), folders, skip=state if last else "")
+            shell = taking.shell(area, state, slot) if last else b""
+        folders[0] = replace(folders[0], mode=mode)
         found.append(tuple(folders))
-    return Image(areas=tuple(found), shell=taking.shell(areas[-1], state, slot), home=home, contents=taking.contents)
+    return Image(areas=tuple(found), shell=shell, home=home, contents=taking.contents)
 
 
 def written(image: Image, areas: Sequence[int], *, state: str, slot: str, home: str, owner: int | None) -> None:
@@ -153,8 +160,7 @@ class _Capture:
             at = len(into)
             with _opened(name, _FOLDER, folder, found, 0o700) as inner:
                 self.folder(inner, (*path, name), into)
-            mode = stat.S_IMODE(found.st_mode)  # as it was, also where it had to be opened up
-            into[at] = Folder(into[at].path, mode, into[at].mtime, into[at].listing)
+            into[at] = replace(into[at], mode=stat.S_IMODE(found.st_mode))  # as it was, also if it was opened up
 
     def shell(self, area: int, state: str, slot: str) -> bytes:
         """Digest of the shell's state; empty when there is none that can be read."""
@@ -197,7 +203,7 @@ class _Capture:
             yield start, end
 
     def _kept(self, content: bytes) -> bytes:
-        digest = hashlib.blake2b(content, digest_size=16).digest()
+        digest = hashlib.sha256(content).digest()[:_DIGEST]
         self.contents.by_digest.setdefault(digest, content)
         return digest
 
@@ -237,6 +243,20 @@ def _opened(name: str, flags: int, folder: int, found: os.stat_result, needed: i
     finally:
         if closed_up:
             _chmod(name, folder, mode)
+
+
+@contextmanager
+def _open_to_us(area: int) -> Iterator[int]:
+    """The mode of an area, whose owner we are where we are not root: for the moment we may read it."""
+    mode = stat.S_IMODE(os.fstat(area).st_mode)
+    closed_up = os.geteuid() != 0 and mode & 0o700 != 0o700
+    if closed_up:
+        os.fchmod(area, mode | 0o700)
+    try:
+        yield mode
+    finally:
+        if closed_up:
+            os.fchmod(area, mode)
 
 
 def _chmod(name: str, folder: int, mode: int) -> None:

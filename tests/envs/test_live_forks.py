@@ -228,6 +228,31 @@ async def test_a_state_that_cannot_be_copied_is_refused_and_the_episode_goes_on(
     assert (await host.score()).parts == {"heard": 1.0, "a": 1.0}
 
 
+async def test_a_snapshot_of_all_attributes_may_be_written_by_hand_but_is_not_the_environment() -> None:
+    class ByHand(Dice):
+        def snapshot(self) -> object:
+            return dict(vars(self))
+
+        def restore(self, snapshot: object) -> None:
+            assert isinstance(snapshot, dict)
+            self.__dict__ = snapshot
+
+    class Itself(Dice):
+        def snapshot(self) -> object:
+            return self
+
+    make = maker(ByHand)
+    host = make()
+    await host.open(TASK, SEED)
+    (one,) = await fork(host, 1, make_host=make)
+    assert await said(one.host, "a") == await said(host, "a")
+    store = SnapshotStore()
+    other = maker(Itself, store)()
+    await other.open(TASK, SEED)
+    assert await other.snapshot() is None
+    assert store.statistics().values["snapshots_refused.EnvError"] == 1
+
+
 async def test_an_environment_that_hangs_in_a_snapshot_ends_with_its_next_action() -> None:
     stop = threading.Event()
 
