@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from dataclasses import dataclass
+from typing import ClassVar
 
 import pytest
 
@@ -14,6 +16,7 @@ from treadle.agents.branch_finished import ExpandFinished
 from treadle.agents.branch_fixed import FixedTree
 from treadle.agents.branch_none import Independent
 from treadle.agents.branch_probe import Probe
+from treadle.agents.branching import GO_ON, Budget, Split, Unforked
 from treadle.agents.branchings import BRANCHING
 from treadle.agents.group_player import RetryBudget
 from treadle.agents.limits import RolloutLimits
@@ -413,3 +416,34 @@ def test_only_the_policy_that_draws_behind_its_chains_breaks_the_order():
 def test_expansions_need_turns_to_draw_from():
     with pytest.raises(ConfigError, match=r"branching\.turns=none contradicts limits\.max_turns=none"):
         Expand().require(size=2, limits=RolloutLimits(), deterministic=False)
+
+
+def test_a_policy_of_ones_own_is_two_small_classes(stage):
+    """The one of docs/branching.md."""
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class EveryOther(Budget):
+        name: ClassVar[str] = "every_other"
+        fanout_before_children: ClassVar[bool] = True
+
+        def rollouts(self, size):
+            return 4 * size
+
+        def begin(self, *, size, limits):
+            return Plan()
+
+    class Plan(Unforked):
+        def group(self, seed, *, turns):
+            return self
+
+        def places(self, chain):
+            return 3
+
+        async def fanout(self, point, look):
+            return Split(children=2) if point.state.turn in (1, 3) else GO_ON
+
+    group, ears, _ = play(stage, EveryOther(), size=2)
+    assert len(group.valid) == 8
+    assert shape(group) == {
+        2: (0, 1, False), 3: (0, 3, False), 4: (2, 3, False), 5: (1, 1, False), 6: (1, 3, False), 7: (5, 3, False)
+    }
+    nothing_leaks(stage, group, ears)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
 
 import pytest
@@ -109,6 +110,37 @@ def test_a_rollout_says_the_same_whether_it_looks_or_not(tmp_path):
 
     looked = said("entropy", **{"branching.threshold": 1e9, "branching.look_tokens": 3})
     assert looked == said("none")
+
+
+class Stops:
+    """Asks the run to stop at the n-th end of a training rollout."""
+
+    def __init__(self, after):
+        self.left = after
+
+    def emit(self, event):
+        self.left -= event.name == "rollout.done" and event.values["split"] == "train"
+        if self.left == 0:
+            self.left = -1
+            signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize("policy", ["fixed", "expand_finished", "probe"])
+def test_a_run_that_was_stopped_among_its_trees_ends_as_if_it_never_was(tmp_path, policy):
+    made = recipe(policy, tmp_path, **POLICIES[policy])
+    meant = treadle.train(made, view="none")
+    stopped = treadle.train(made, view="none", listeners=[Stops(3)])
+    assert (stopped.reason, stopped.version) == ("interrupted", 0)
+    found = treadle.train(made, view="none", resume=stopped.folder)
+    assert (found.reason, found.version) == ("done", meant.version)
+    for name in ("model/model.safetensors", "optimiser.safetensors"):
+        assert (found.checkpoint / name).read_bytes() == (meant.checkpoint / name).read_bytes()
+    rollouts = [
+        {r.id: r.reward for g in read_groups(run.folder) for r in g.rollouts.values()} for run in (meant, found)
+    ]
+    assert rollouts[0] == rollouts[1]
+    report = (found.folder / "report.md").read_text()
+    assert "## Branching" in report
 
 
 def test_trees_of_one_budget_stay_within_it(tmp_path):

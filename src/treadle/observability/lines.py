@@ -40,10 +40,6 @@ class PlainLines:
             "run.took_back": took_back,
             "rollout.done": _failure,
             "group.dropped": _dropped,
-            "branching.fell_back": lambda e: (
-                f"the world of task {text(e, 'task')} gave no snapshot (its environment cannot be forked, or there was "
-                "no room): independent rollouts are played in place of forks, here and wherever that happens"
-            ),
             "breaker.opened": _breaker,
             "breaker.closed": lambda e: f"family {text(e, 'family')} works again (group {text(e, 'group')})",
             "wait.expired": lambda e: f"{text(e, 'what')}; {text(e, 'action')}",

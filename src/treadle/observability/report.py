@@ -145,7 +145,7 @@ class Report:
         return lines
 
     def _course(self) -> list[str]:
-        return [*tables.curriculum(self._updates), *tables.ages(self._updates)]
+        return [*tables.branching(self._updates), *tables.curriculum(self._updates), *tables.ages(self._updates)]
 
     def _watchdog(self) -> list[str]:
         """What waited too long or was too large, and what was done about it; nothing for a run that needed nothing."""

@@ -23,6 +23,25 @@ def tally(updates: Sequence[Event], prefix: str) -> dict[str, int]:
     return dict(sorted(total.items()))
 
 
+def branching(updates: Sequence[Event]) -> list[str]:
+    """What forks came to, over the whole run."""
+    grown = {
+        name: count for name, count in tally(updates, "branching.").items()
+        if not name.startswith(("snapshot", "refused."))
+    }
+    if not grown:
+        return []
+    refused = tally(updates, "branching.refused.")
+    sampled = sum(whole(event, "tokens_sampled") for event in updates)
+    held = max(whole(event, "branching.snapshots_held") for event in updates)
+    size = max(whole(event, "branching.snapshot_bytes") for event in updates)
+    lines = ["", "## Branching", "", "| what | count |", "|---|---|"]
+    lines += [f"| {name.replace('_', ' ')} | {count} |" for name, count in grown.items()]
+    lines += [f"| did not begin: {name} | {count} |" for name, count in refused.items()]
+    lines += [f"| most snapshots of one group at a time | {held} ({size / 1e6:.1f} MB) |"] if held else []
+    return [*lines, f"| tokens sampled, looks and probes included | {sampled} |"]
+
+
 def curriculum(updates: Sequence[Event]) -> list[str]:
     """How many tasks were passed over, and which kinds there were at the beginning, in the middle and at the end."""
     skipped = sum(whole(event, "skipped_tasks") for event in updates)

@@ -223,13 +223,19 @@ class Recipe:
         host = self.host
         first = 2 * host.setup_s + self.limits.generate_s  # making the environment, its reset, the first action
         last = host.step_s + (1 + host.score_retries) * host.score_s
-        return max(first, last)
+        if not self._branches:
+            return max(first, last)
+        return max(first, last, host.step_s + self.limits.generate_s + host.setup_s)  # an answer, a look, a snapshot
+
+    @property
+    def _branches(self) -> bool:
+        return self.branching.begin(size=self.pipeline.group_size, limits=self.limits) is not None
 
     def _refuse_branching(self) -> None:
         """Raise ConfigError for what does not fit a group that grows as a tree."""
         size, spare = self.pipeline.group_size, self.pipeline.spare_rollouts
         self.branching.require(size=size, limits=self.limits, deterministic=self.deterministic)
-        if spare and self.branching.begin(size=size, limits=self.limits) is not None:
+        if spare and self._branches:
             raise ConfigError(
                 f"pipeline.spare_rollouts={spare} contradicts branching={self.branching.name}: who is cancelled as the "
                 "slowest would decide which branches a tree has; set pipeline.spare_rollouts=0"
