@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from treadle.algorithms.losses import LossTerms
-from treadle.learner.pack import Node, PackedBatch, Tree
+from treadle.learner.pack import PackedBatch
+from treadle.learner.tree import Node, Tree
 from treadle.trajectory.forest import Index
 
 
