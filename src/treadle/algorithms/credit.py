@@ -16,7 +16,7 @@ cutting an action in two changes no number (invariants 3 and 4). Rollouts that d
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -37,6 +37,8 @@ class Collapsed:
     """A-: weighted sum of the negative advantages, <= 0."""
     mass: Column
     """Weighted number of rollouts that train through the row, >= 0."""
+    returns: Column | None = None
+    """[T] what a value function should have said before each token; NaN where it learns nothing. None has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -94,7 +96,7 @@ class TokenCredit:
         _expect("advantage", self.advantage, forest.tokens)
         _expect("weight", weight, len(forest.rollouts))
         mass = forest.spread(np.where(forest.action, forest.leaf_mean(weight), 0.0))
-        return _collapsed(np.where(mass > 0, self.advantage, 0.0), mass)
+        return replace(_collapsed(np.where(mass > 0, self.advantage, 0.0), mass), returns=self.returns)
 
 
 Credit: TypeAlias = PathCredit | NodeCredit | TokenCredit

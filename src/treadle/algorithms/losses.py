@@ -11,7 +11,7 @@ behaviour policy, so there is one ratio and it is always clipped.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -38,19 +38,44 @@ class LossTerms:
     """[E] mass of the target's segment."""
     denominator: float
     """The update's denominator, the same for all its packs."""
+    prox: Tensor | None = None
+    """[E] log-prob under the proximal policy, from which ratios are taken; None when that is the behaviour policy."""
+    ref: Tensor | None = None
+    """[E] log-prob under the reference policy; None when nobody asked for it."""
+    value_old: Tensor | None = None
+    """[E] value of the state before the target, as it was before this update; None without a value function."""
+    ret: Tensor | None = None
+    """[E] sum of mass * return over the tokens that the edge stands for, where they have one; None without values."""
+    ret_mass: Tensor | None = None
+    """[E] mass of those tokens, 0 where none has a return: ret / ret_mass is what a value function should say."""
+
+    @property
+    def anchor(self) -> Tensor:
+        """[E] log-probs that ratios are taken from: the proximal policy's, else the behaviour policy's."""
+        return self.old if self.prox is None else self.prox
+
+    def at(self, edges: Tensor | slice) -> LossTerms:
+        """The terms of these edges."""
+        return self.through(lambda column: column[edges])
 
     def part(self, start: int, stop: int) -> LossTerms:
         """The terms of edges start .. stop (exclusive)."""
-        return LossTerms(
-            old=self.old[start:stop], pos_w=self.pos_w[start:stop], neg_w=self.neg_w[start:stop],
-            mass=self.mass[start:stop], denominator=self.denominator,
-        )
+        return self.at(slice(start, stop))
 
     def to(self, device: torch.device, dtype: torch.dtype) -> LossTerms:
         """The same terms on a device, in the dtype of the log-probs."""
+        return self.through(lambda column: column.to(device, dtype))
+
+    def through(self, change: Callable[[Tensor], Tensor]) -> LossTerms:
+        """The terms with every column changed alike."""
+
+        def maybe(column: Tensor | None) -> Tensor | None:
+            return None if column is None else change(column)
+
         return LossTerms(
-            old=self.old.to(device, dtype), pos_w=self.pos_w.to(device, dtype), neg_w=self.neg_w.to(device, dtype),
-            mass=self.mass.to(device, dtype), denominator=self.denominator,
+            old=change(self.old), pos_w=change(self.pos_w), neg_w=change(self.neg_w), mass=change(self.mass),
+            denominator=self.denominator, prox=maybe(self.prox), ref=maybe(self.ref),
+            value_old=maybe(self.value_old), ret=maybe(self.ret), ret_mass=maybe(self.ret_mass),
         )
 
 

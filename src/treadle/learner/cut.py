@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from treadle.algorithms.losses import LossTerms
 from treadle.learner.pack import PackedBatch
 from treadle.learner.tree import Node, Tree
 from treadle.trajectory.forest import Index
@@ -36,7 +35,7 @@ def _part(batch: PackedBatch, chosen: Index, paid: NDArray[np.bool_]) -> PackedB
     mine = np.flatnonzero(kept[tgt] & ~paid[tgt])
     paid[tgt[mine]] = True
     at, new = torch.from_numpy(np.flatnonzero(kept)), torch.from_numpy(place)
-    edges, terms = torch.from_numpy(mine), batch.terms
+    edges = torch.from_numpy(mine)
     number = {int(old): i for i, old in enumerate(chosen)}
     return PackedBatch(
         ids=batch.ids[at], pos=batch.pos[at], end=new[batch.end[at]], src=new[batch.src[edges]],
@@ -46,8 +45,5 @@ def _part(batch: PackedBatch, chosen: Index, paid: NDArray[np.bool_]) -> PackedB
             Node(int(place[node.start]), node.length, number.get(node.parent, -1))
             for node in (batch.nodes[i] for i in chosen)
         ),
-        terms=LossTerms(
-            old=terms.old[edges], pos_w=terms.pos_w[edges], neg_w=terms.neg_w[edges], mass=terms.mass[edges],
-            denominator=terms.denominator,
-        ),
+        terms=batch.terms.at(edges),
     )

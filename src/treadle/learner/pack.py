@@ -19,7 +19,7 @@ forms one node with that child, so a plain rollout of many turns is one node bel
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,7 +86,8 @@ def pack(
     """Packs of at most `budget_tokens` tokens (a longer single path gets its own); none when nothing trains.
 
     `tolerance` is how far log-probs may differ for equal tokens in equal contexts to be one (see `weave`); None keeps
-    every token of every segment apart. `shares` decides for every group whether it is a tree. Raises ValueError for a budget below 1 or a denominator that is not positive.
+    every token of every segment apart. `shares` decides for every group whether it is a tree. Raises ValueError for a
+    budget below 1 or a denominator that is not positive.
     """
     if budget_tokens < 1:
         raise ValueError(f"budget_tokens: got {budget_tokens}, expected >= 1")
@@ -162,10 +163,24 @@ def _lay_out(
         ids=_long(np.concatenate([strand.ids for strand in chosen])), pos=_long(depth[which] + within),
         end=_long(end[which]), src=_long(source[tgt]), tgt=_long(tgt), row=row, offset=offset,
         copies=edges("copies"), version=_sampled_by(forest, row, offset), nodes=_merge(start, length, parent),
-        terms=LossTerms(
-            old=torch.from_numpy(edges("old")), pos_w=torch.from_numpy(edges("pos")),
-            neg_w=torch.from_numpy(edges("neg")), mass=torch.from_numpy(mass[tgt]), denominator=denominator,
-        ),
+        terms=_terms(forest, edges, denominator),
+    )
+
+
+def _terms(forest: Forest, edges: Callable[[str], NDArray[Any]], denominator: float) -> LossTerms:
+    """The terms of a pack's edges: sums from the strands, notes of the token that each edge stands for."""
+    at = forest.start[edges("row")] + edges("offset")
+
+    def note(name: str) -> Tensor | None:
+        return torch.from_numpy(forest.notes[name][at]) if name in forest.notes else None
+
+    taught = edges("taught")
+    return LossTerms(
+        old=torch.from_numpy(edges("old")), pos_w=torch.from_numpy(edges("pos")),
+        neg_w=torch.from_numpy(edges("neg")), mass=torch.from_numpy(edges("mass")), denominator=denominator,
+        prox=note("prox"), ref=note("ref"), value_old=note("value"),
+        ret=torch.from_numpy(edges("ret")) if taught.any() else None,
+        ret_mass=torch.from_numpy(taught) if taught.any() else None,
     )
 
 

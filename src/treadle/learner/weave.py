@@ -37,6 +37,10 @@ class Strand:
     neg: Column
     mass: Column
     """Sums over all tokens that are this one; mass 0 means no loss edge."""
+    ret: Column
+    """Sum of mass * return over those of them that have a return ..."""
+    taught: Column
+    """... and their mass."""
     copies: Index
     """How many action tokens with mass are this one."""
     row: Index
@@ -51,7 +55,8 @@ class Strand:
 def weave(forest: Forest, collapsed: Collapsed, *, tolerance: float | None) -> list[Strand]:
     """The strands of a forest, parents before children; what has nothing to train at or below it is left out."""
     collapsed = Collapsed(
-        pos=forest.spread(collapsed.pos), neg=forest.spread(collapsed.neg), mass=forest.spread(collapsed.mass)
+        pos=forest.spread(collapsed.pos), neg=forest.spread(collapsed.neg), mass=forest.spread(collapsed.mass),
+        returns=collapsed.returns,
     )
     kept = _needed(forest, collapsed)
     if tolerance is None:
@@ -81,12 +86,22 @@ def _one_each(forest: Forest, collapsed: Collapsed, kept: Index) -> list[Strand]
         old = np.full(n, np.nan) if segment.logprobs is None else segment.logprobs.astype(np.float64)
         own = slice(forest.start[row], forest.start[row + 1])
         mass = collapsed.mass[own] if forest.action[row] else np.zeros(n)
+        ret, taught = _lesson(collapsed, own, mass)
         strands.append(Strand(
             parent=place.get(int(forest.parent[row]), -1), ids=segment.ids, old=old, pos=collapsed.pos[own],
-            neg=collapsed.neg[own], mass=mass, copies=(mass > 0).astype(np.int64), row=np.full(n, row),
-            offset=np.arange(n),
+            neg=collapsed.neg[own], mass=mass, ret=ret, taught=taught, copies=(mass > 0).astype(np.int64),
+            row=np.full(n, row), offset=np.arange(n),
         ))
     return strands
+
+
+def _lesson(collapsed: Collapsed, own: slice, mass: Column) -> tuple[Column, Column]:
+    """mass * return, and mass, of these tokens where they have a return; 0 elsewhere."""
+    if collapsed.returns is None:
+        return np.zeros_like(mass), np.zeros_like(mass)
+    returns = collapsed.returns[own]
+    taught = np.where(np.isnan(returns), 0.0, mass)
+    return np.where(taught > 0, returns, 0.0) * taught, taught
 
 
 @dataclass(slots=True)
@@ -100,6 +115,8 @@ class _TokenTree:
     pos: list[float] = field(default_factory=list)
     neg: list[float] = field(default_factory=list)
     mass: list[float] = field(default_factory=list)
+    ret: list[float] = field(default_factory=list)
+    taught: list[float] = field(default_factory=list)
     copies: list[int] = field(default_factory=list)
     row: list[int] = field(default_factory=list)
     offset: list[int] = field(default_factory=list)
@@ -113,10 +130,11 @@ class _TokenTree:
         segment = forest.segments[row]
         acts = bool(forest.action[row])
         own = slice(forest.start[row], forest.start[row + 1])
-        columns = (collapsed.pos[own].tolist(), collapsed.neg[own].tolist(), collapsed.mass[own].tolist())
+        lesson = _lesson(collapsed, own, collapsed.mass[own])
+        columns = [c.tolist() for c in (collapsed.pos[own], collapsed.neg[own], collapsed.mass[own], *lesson)]
         logprobs = segment.logprobs.tolist() if segment.logprobs is not None else [np.nan] * len(segment)
         at = after
-        for offset, (token, old, pos, neg, mass) in enumerate(
+        for offset, (token, old, pos, neg, mass, ret, taught) in enumerate(
             zip(segment.ids.tolist(), logprobs, *columns, strict=True)
         ):
             trains = acts and mass > 0
@@ -130,6 +148,8 @@ class _TokenTree:
                 self.pos[at] += pos
                 self.neg[at] += neg
                 self.mass[at] += mass
+                self.ret[at] += ret
+                self.taught[at] += taught
                 self.copies[at] += 1
         return at
 
@@ -144,7 +164,7 @@ class _TokenTree:
         self.parent.append(at)
         self.ids.append(token)
         self.old.append(np.nan)
-        for column in (self.pos, self.neg, self.mass):
+        for column in (self.pos, self.neg, self.mass, self.ret, self.taught):
             column.append(0.0)
         self.copies.append(0)
         self.fan.append(0)
@@ -167,12 +187,15 @@ class _TokenTree:
                 of.append(len(runs))
                 runs.append([node])
         ids = np.array(self.ids, dtype=np.int32)
-        old, pos, neg, mass = (np.array(c, dtype=np.float64) for c in (self.old, self.pos, self.neg, self.mass))
+        old, pos, neg, mass, ret, taught = (
+            np.array(c, dtype=np.float64) for c in (self.old, self.pos, self.neg, self.mass, self.ret, self.taught)
+        )
         copies, row, offset = (np.array(c, dtype=np.int64) for c in (self.copies, self.row, self.offset))
         return [
             Strand(
                 parent=of[self.parent[run[0]]] if self.parent[run[0]] >= 0 else -1, ids=ids[run], old=old[run],
-                pos=pos[run], neg=neg[run], mass=mass[run], copies=copies[run], row=row[run], offset=offset[run],
+                pos=pos[run], neg=neg[run], mass=mass[run], ret=ret[run], taught=taught[run], copies=copies[run],
+                row=row[run], offset=offset[run],
             )
             for run in runs
         ]
