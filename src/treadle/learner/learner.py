@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,13 +30,13 @@ from treadle.core import compute
 from treadle.core.clock import SystemClock
 from treadle.core.memory import Memory
 from treadle.core.ports import Clock, Floats, WeightRef
-from treadle.learner import checkpoint
+from treadle.learner import checkpoint, chunks
 from treadle.learner.ages import Age, AgeMeter
 from treadle.learner.config import LearnerConfig
 from treadle.learner.cut import cut
 from treadle.learner.head import Head
 from treadle.learner.pack import PackedBatch, looked_at, named, pack
-from treadle.learner.plan import PLANS
+from treadle.learner.plan import chosen
 from treadle.learner.publisher import Publisher
 from treadle.learner.skew import Skew, SkewMeter, require
 from treadle.models.policy import Policy
@@ -99,6 +99,7 @@ class Learner:
             lora_rank=config.lora_rank, lora_alpha=config.lora_alpha,
         )
         self._device: torch.device = self._parameters[0].device
+        self._plan = chosen(config.attention, self._device, policy.weight_dtype)
         self._head = Head(policy, rows=config.head_rows, temperature=config.temperature)
         self.optimiser = _adamw(self._parameters, config)
 
@@ -206,26 +207,47 @@ class Learner:
     def _accumulate(
         self, batch: PackedBatch, loss: Loss, meter: SkewMeter | None, ages: AgeMeter | None
     ) -> tuple[float, dict[str, float]]:
-        states = self._forward(batch)  # [T, hidden]
-        src, targets = batch.src.to(self._device), batch.ids[batch.tgt].to(self._device)
         terms = batch.terms.to(self._device, self._head.dtype)
-        value, grad, logp = self._head.backward(states.detach()[src], targets, terms, loss)
-        states.backward(torch.zeros_like(states).index_add_(0, src, grad))  # type: ignore[no-untyped-call]
+        logp = terms.old.new_empty(batch.edges)
+        value = 0.0
+        for states, first, edges in self._passes(batch, grads=True):
+            src, targets = self._edges(batch, first, edges)
+            loss_here, grad, logp[edges] = self._head.backward(states.detach()[src], targets, terms.at(edges), loss)
+            states.backward(torch.zeros_like(states).index_add_(0, src, grad))  # type: ignore[no-untyped-call]
+            value += float(loss_here)
         if meter is not None:
             meter.add(logp, terms.old)
         if ages is not None:
             ages.add(logp, terms.old, versions=batch.version, copies=batch.copies)
-        return float(value), loss.report(logp, terms)
+        return value, loss.report(logp, terms)
 
     def _logprobs(self, batch: PackedBatch) -> Floats:
         """log p of the pack's loss edges, in their order."""
-        with torch.no_grad():
-            states = self._forward(batch)[batch.src.to(self._device)]
-            logp: Floats = self._head.logprobs(states, batch.ids[batch.tgt].to(self._device)).float().cpu().numpy()
-        return logp
+        out = np.empty(batch.edges, dtype=np.float32)
+        for states, first, edges in self._passes(batch, grads=False):
+            src, targets = self._edges(batch, first, edges)
+            out[edges] = self._head.logprobs(states[src], targets).float().cpu().numpy()
+        return out
+
+    def _edges(self, batch: PackedBatch, first: int, edges: Tensor | slice) -> tuple[Tensor, Tensor]:
+        """Sources, counted from `first`, and target ids of some edges."""
+        return batch.src[edges].to(self._device) - first, batch.ids[batch.tgt[edges]].to(self._device)
+
+    def _passes(self, batch: PackedBatch, *, grads: bool) -> Iterator[tuple[Tensor, int, Tensor | slice]]:
+        """States of runs of tokens [n, hidden], the first token of each, its edges: one run, unless that is too long.
+
+        With `grads` each run's backward is due before the next is asked for.
+        """
+        if batch.tokens > self.pack_tokens:
+            runs = chunks.backwards if grads else chunks.forwards
+            yield from runs(self.policy, batch, self._device, self.pack_tokens)
+            return
+        with torch.set_grad_enabled(grads):
+            states = self._forward(batch)
+        yield states, 0, slice(None)
 
     def _forward(self, batch: PackedBatch) -> Tensor:
-        plan = PLANS[self.config.attention](batch, self._device)
+        plan = self._plan(batch, self._device)
         ids, pos, memo = batch.ids.to(self._device), batch.pos.to(self._device), self.policy.memo
         if memo is None:
             return self.policy.hidden(ids, pos, plan)

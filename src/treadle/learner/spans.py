@@ -191,7 +191,7 @@ class Calls:
     kernel: Kernel
     shelf: Shelf | None = None
     """Where keys and values of other runs are; None when all of them come with the call."""
-    run: slice = slice(0, 0)
+    run: slice | None = None
     """With a shelf: the tokens of this forward."""
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
@@ -207,7 +207,7 @@ class _Attend(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, calls: Calls, layer: int, scale: float) -> Tensor:
         """[1, T, Hq, D]."""
         keys, values = k, v
-        if calls.shelf is not None:
+        if calls.shelf is not None and calls.run is not None:
             calls.shelf.put(layer, calls.run, k, v)
             keys, values = calls.shelf.held(layer)
         out, lse = _joined(q, keys, values, calls, scale)
