@@ -63,4 +63,5 @@ def _edges(batch: PackedBatch, run: slice) -> Tensor:
 
 def _states(policy: Policy, batch: PackedBatch, device: torch.device, run: slice, shelf: Shelf) -> Tensor:
     plan = RunPlan(batch, device, run, shelf)
-    return policy.hidden(batch.ids[run].to(device), batch.pos[run].to(device), plan)
+    states: Tensor = policy.hidden(batch.ids[run].to(device), batch.pos[run].to(device), plan)
+    return states

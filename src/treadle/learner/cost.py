@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from treadle.learner.tree import Tree
+from treadle.models.policy import Policy
 
 FORWARD_AND_BACKWARD = 6
 """Operations per weight and token: two of the forward, four of the backward."""
@@ -44,11 +45,14 @@ class Costs:
     call: float
 
     @classmethod
-    def of(cls, *, weights: int, layers: int, width: int) -> Costs:
-        """Of a body of so many weights in so many layers, with heads of `width` columns together."""
-        return cls(
-            token=FORWARD_AND_BACKWARD * weights, pair=PAIR * layers * width, call=CALL * layers
-        )
+    def of(cls, *, weights: int, layers: int, width: int, trained: float = 1.0) -> Costs:
+        """Of a body of so many weights in so many layers, with heads of `width` columns together.
+
+        `trained` is the share of the body that a backward goes through.
+        """
+        done = (1 + 2 * trained) / 3
+        return cls(token=FORWARD_AND_BACKWARD * weights * done, pair=PAIR * layers * width * done,
+                   call=CALL * layers * done)
 
     def __call__(self, tree: Tree, group: Sequence[int]) -> bool:
         """Whether a group is cheaper as a tree. A `Sharing`."""
@@ -61,6 +65,17 @@ class Costs:
     def total(self, count: Count) -> float:
         """Operations."""
         return self.token * count.tokens + self.pair * count.pairs + self.call * count.calls
+
+
+def costs_of(policy: Policy, top_layers: int | None) -> Costs:
+    """Of a policy whose last `top_layers` layers train, None for all."""
+    outside = {id(p) for part in (policy.module.get_input_embeddings(), policy.module.get_output_embeddings())
+               for p in part.parameters()}
+    dims = policy.dims
+    return Costs.of(
+        weights=sum(p.numel() for p in policy.module.parameters() if id(p) not in outside), layers=dims.layers,
+        width=dims.heads * dims.head_dim, trained=1.0 if top_layers is None else top_layers / dims.layers,
+    )
 
 
 def shared(tree: Tree, group: Sequence[int]) -> Count:

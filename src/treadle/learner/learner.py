@@ -33,6 +33,7 @@ from treadle.core.ports import Clock, Floats, WeightRef
 from treadle.learner import checkpoint, chunks
 from treadle.learner.ages import Age, AgeMeter
 from treadle.learner.config import LearnerConfig
+from treadle.learner.cost import Costs, costs_of
 from treadle.learner.cut import cut
 from treadle.learner.head import Head
 from treadle.learner.pack import PackedBatch, looked_at, named, pack
@@ -99,6 +100,8 @@ class Learner:
             lora_rank=config.lora_rank, lora_alpha=config.lora_alpha,
         )
         self._device: torch.device = self._parameters[0].device
+        self.costs: Costs = costs_of(policy, config.top_layers)
+        """Decides for `pack` which groups are trees."""
         self._plan = chosen(config.attention, self._device, policy.weight_dtype)
         self._head = Head(policy, rows=config.head_rows, temperature=config.temperature)
         self.optimiser = _adamw(self._parameters, config)
@@ -160,7 +163,7 @@ class Learner:
         ones = np.where(forest.action, 1.0, 0.0)
         packs = pack(
             forest, Collapsed(pos=ones, neg=0 * ones, mass=ones), denominator=1.0,
-            budget_tokens=self.pack_tokens,
+            budget_tokens=self.pack_tokens, shares=self.costs,
         )
         out = {s.id: np.full(len(s), np.nan, dtype=np.float32) for s in forest.segments if s.is_action}
         for batch in packs:
@@ -223,11 +226,12 @@ class Learner:
 
     def _logprobs(self, batch: PackedBatch) -> Floats:
         """log p of the pack's loss edges, in their order."""
-        out = np.empty(batch.edges, dtype=np.float32)
+        out = torch.empty(batch.edges)
         for states, first, edges in self._passes(batch, grads=False):
             src, targets = self._edges(batch, first, edges)
-            out[edges] = self._head.logprobs(states[src], targets).float().cpu().numpy()
-        return out
+            out[edges] = self._head.logprobs(states[src], targets).float().cpu()
+        logp: Floats = out.numpy()
+        return logp
 
     def _edges(self, batch: PackedBatch, first: int, edges: Tensor | slice) -> tuple[Tensor, Tensor]:
         """Sources, counted from `first`, and target ids of some edges."""

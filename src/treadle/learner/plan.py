@@ -97,8 +97,8 @@ class FlexPlan:
 def _flex(device: str) -> Callable[..., Any]:
     from torch.nn.attention.flex_attention import flex_attention
 
-    compiled: Callable[..., Any] = torch.compile(flex_attention, dynamic=True) if device == "cuda" else flex_attention
-    return compiled
+    plain: Callable[..., Any] = flex_attention
+    return torch.compile(plain, dynamic=True) if device == "cuda" else plain
 
 
 class VarlenPlan:
@@ -110,8 +110,8 @@ class VarlenPlan:
         lengths = torch.tensor([node.length for node in batch.nodes])
         self._keys = torch.cat(seen).to(device)
         """[S] tokens of all paths, one behind the other."""
-        self._many = [int(lengths.max()), max(len(path) for path in seen)]
-        self._cuts = [_cuts(lengths).to(device), _cuts(torch.tensor([len(path) for path in seen])).to(device)]
+        self._most = int(lengths.max()), max(len(path) for path in seen)
+        self._cuts = _cuts(lengths).to(device), _cuts(torch.tensor([len(path) for path in seen])).to(device)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """[1, T, Hq, D]"""
@@ -119,7 +119,7 @@ class VarlenPlan:
 
         q, k, v = (x[0].transpose(0, 1) for x in (q, k, v))  # [T, H, D]
         out = varlen_attn(
-            q.contiguous(), k[self._keys], v[self._keys], *self._cuts, *self._many, scale=scale, window_size=(-1, 0),
+            q.contiguous(), k[self._keys], v[self._keys], *self._cuts, *self._most, scale=scale, window_size=(-1, 0),
             enable_gqa=q.shape[1] != k.shape[1],
         )
         assert isinstance(out, Tensor)

@@ -94,7 +94,7 @@ class LearnerTrainer:
         collapsed, denominator = assign(forest, self.rule, self.aggregation)
         packs = pack(
             forest, collapsed, denominator=denominator, budget_tokens=self.learner.pack_tokens,
-            tolerance=self.learner.config.weave_tolerance,
+            tolerance=self.learner.config.weave_tolerance, shares=self.learner.costs,
         )
         fresh = all(group.oldest_version in (None, self.version) for group in groups)
         report = self.learner.update(packs, self.loss, fresh=fresh)

@@ -5,7 +5,6 @@ The norms of transformers compute in float32 whatever the weights are, which wou
 
 from __future__ import annotations
 
-
 import torch
 from torch import nn
 
