@@ -58,10 +58,10 @@ def _runs(tokens: int, size: int) -> list[slice]:
 
 def _edges(batch: PackedBatch, run: slice) -> Tensor:
     """Loss edges that begin in a run."""
-    return ((batch.src >= run.start) & (batch.src < run.stop)).nonzero()[:, 0]
+    within: Tensor = (batch.src >= run.start) & (batch.src < run.stop)
+    return within.nonzero()[:, 0]
 
 
 def _states(policy: Policy, batch: PackedBatch, device: torch.device, run: slice, shelf: Shelf) -> Tensor:
     plan = RunPlan(batch, device, run, shelf)
-    states: Tensor = policy.hidden(batch.ids[run].to(device), batch.pos[run].to(device), plan)
-    return states
+    return policy.hidden(batch.ids[run].to(device), batch.pos[run].to(device), plan)

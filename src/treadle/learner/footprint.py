@@ -58,9 +58,9 @@ class Footprint:
         """While a pack of so many tokens is trained."""
         return self.per_pack + tokens * self.per_token
 
-    def path(self, tokens: int, at_once: int) -> int:
-        """While a path of so many tokens is trained, `at_once` of them at a time."""
-        return self.pack(min(tokens, at_once)) + (tokens * self.per_path if tokens > at_once else 0)
+    def shelf(self, tokens: int, at_once: int) -> int:
+        """What a path of so many tokens takes besides a pack, when only `at_once` of them are computed at a time."""
+        return tokens * self.per_path if tokens > at_once else 0
 
     def tokens(self, size: int) -> int:
         """Tokens of the largest pack that fits into so many bytes; may be negative."""
