@@ -106,3 +106,21 @@ def test_log_probs_of_long_paths_are_those_of_the_whole(tiny_folder: Path) -> No
     for segment, expected in whole.items():
         np.testing.assert_allclose(runs[segment], expected, atol=1e-5)
         assert np.isfinite(expected).all()
+
+
+def test_states_that_a_memo_has_are_not_computed_again(tiny_folder: Path) -> None:
+    """The first learner fills the memo with whole packs, and what goes in runs begins at the boundary."""
+    policy, found = Policy.load(tiny_folder), []
+    for at_once in (10_000, 40):
+        learner = Learner(policy, LearnerConfig(top_layers=1, memo_tokens=1000, tokens_per_pack=10_000))
+        for batch in packs(64):
+            learner.accumulate(batch, PpoClip())
+        learner._drop_gradients()
+        learner.pack_tokens = at_once
+        before = policy.memo.found if policy.memo is not None else 0
+        for batch in packs(64):
+            learner.accumulate(batch, PpoClip())
+        assert policy.memo is not None
+        assert policy.memo.found - before == 2 * (PROMPT + TOKENS)
+        found.append(torch.cat([p.grad.flatten().clone() for p in policy.module.parameters() if p.grad is not None]))
+    assert float((found[1] - found[0]).norm() / found[0].norm()) < 1e-5

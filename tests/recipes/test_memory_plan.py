@@ -57,7 +57,7 @@ def test_the_parts_fill_the_budget_and_no_more(policy, gigabytes):
 def test_a_path_may_be_longer_than_a_pack_and_takes_its_keys_and_values_then(policy):
     recipe = budgeted(0.5, kv_budget_tokens=1 << 20)
     longest = recipe.limits.max_context
-    recipe = replace(recipe, learner=replace(recipe.learner, tokens_per_pack=64))
+    recipe = replace(recipe, learner=replace(recipe.learner, tokens_per_pack=64), coldstart=None)
     said = footprint(policy, recipe.learner)
     plan = planned(recipe, policy)
     assert plan.pack_tokens == 64 < longest

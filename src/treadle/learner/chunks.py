@@ -10,12 +10,14 @@ before it nothing but keys and values:
 
 That is the chain rule in another order, not an approximation. It costs one more forward, and memory for one run's
 activations and, for the whole path, keys, values and their gradients: for a 135M model 1.5 MB per token of the run and
-0.1 MB per token of the path. The memo of frozen layers is left alone.
+0.1 MB per token of the path. Where a memo has all states below the layers that train, both forwards begin there;
+where it lacks some, they begin at the ids and leave the memo as it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -26,42 +28,49 @@ from treadle.learner.spans import Shelf
 from treadle.models.policy import Policy
 
 
-def backwards(
-    policy: Policy, batch: PackedBatch, device: torch.device, size: int
-) -> Iterator[tuple[Tensor, int, Tensor]]:
-    """Runs of at most `size` tokens, last first: states [n, hidden] with gradients, first token, loss edges long[e].
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LongPass:
+    """A pack whose forward takes `size` tokens at a time."""
 
-    The caller runs the backward of the states before it asks for the next, also where a run has no edges.
-    """
-    shelf, runs = Shelf(batch.tokens), _runs(batch.tokens, size)
-    with torch.no_grad():
-        for run in runs[:-1]:
-            _states(policy, batch, device, run, shelf)
-    for run in runs[::-1]:
-        yield _states(policy, batch, device, run, shelf), run.start, _edges(batch, run)
+    policy: Policy
+    batch: PackedBatch
+    device: torch.device
+    size: int
+    known: Tensor | None = None
+    """[T, hidden] states that enter the layers that train, where a memo has all of them; else they are computed."""
 
+    def backwards(self) -> Iterator[tuple[Tensor, int, Tensor]]:
+        """Runs, last first: states [n, hidden] with gradients, first token, loss edges long[e].
 
-def forwards(
-    policy: Policy, batch: PackedBatch, device: torch.device, size: int
-) -> Iterator[tuple[Tensor, int, Tensor]]:
-    """The same runs, first first, without gradients."""
-    shelf = Shelf(batch.tokens)
-    for run in _runs(batch.tokens, size):
+        The caller runs the backward of the states before it asks for the next, also where a run has no edges.
+        """
+        shelf, runs = Shelf(self.batch.tokens), self._runs()
         with torch.no_grad():
-            states = _states(policy, batch, device, run, shelf)
-        yield states, run.start, _edges(batch, run)
+            for run in runs[:-1]:
+                self._states(run, shelf)
+        for run in runs[::-1]:
+            yield self._states(run, shelf), run.start, self._edges(run)
 
+    def forwards(self) -> Iterator[tuple[Tensor, int, Tensor]]:
+        """The same runs, first first, without gradients."""
+        shelf = Shelf(self.batch.tokens)
+        for run in self._runs():
+            with torch.no_grad():
+                states = self._states(run, shelf)
+            yield states, run.start, self._edges(run)
 
-def _runs(tokens: int, size: int) -> list[slice]:
-    return [slice(a, min(a + size, tokens)) for a in range(0, tokens, size)]
+    def _runs(self) -> list[slice]:
+        tokens = self.batch.tokens
+        return [slice(a, min(a + self.size, tokens)) for a in range(0, tokens, self.size)]
 
+    def _edges(self, run: slice) -> Tensor:
+        """Loss edges that begin in a run."""
+        within: Tensor = (self.batch.src >= run.start) & (self.batch.src < run.stop)
+        return within.nonzero()[:, 0]
 
-def _edges(batch: PackedBatch, run: slice) -> Tensor:
-    """Loss edges that begin in a run."""
-    within: Tensor = (batch.src >= run.start) & (batch.src < run.stop)
-    return within.nonzero()[:, 0]
-
-
-def _states(policy: Policy, batch: PackedBatch, device: torch.device, run: slice, shelf: Shelf) -> Tensor:
-    plan = RunPlan(batch, device, run, shelf)
-    return policy.hidden(batch.ids[run].to(device), batch.pos[run].to(device), plan)
+    def _states(self, run: slice, shelf: Shelf) -> Tensor:
+        plan = RunPlan(self.batch, self.device, run, shelf)
+        pos = self.batch.pos[run].to(self.device)
+        if self.known is not None:
+            return self.policy.hidden_above(self.known[run], pos, plan)
+        return self.policy.hidden(self.batch.ids[run].to(self.device), pos, plan)

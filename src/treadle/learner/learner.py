@@ -30,8 +30,9 @@ from treadle.core import compute
 from treadle.core.clock import SystemClock
 from treadle.core.memory import Memory
 from treadle.core.ports import Clock, Floats, WeightRef
-from treadle.learner import checkpoint, chunks
+from treadle.learner import checkpoint
 from treadle.learner.ages import Age, AgeMeter
+from treadle.learner.chunks import LongPass
 from treadle.learner.config import LearnerConfig
 from treadle.learner.cost import Costs, costs_of
 from treadle.learner.cut import cut
@@ -243,8 +244,10 @@ class Learner:
         With `grads` each run's backward is due before the next is asked for.
         """
         if batch.tokens > self.pack_tokens:
-            runs = chunks.backwards if grads else chunks.forwards
-            yield from runs(self.policy, batch, self._device, self.pack_tokens)
+            long = LongPass(
+                policy=self.policy, batch=batch, device=self._device, size=self.pack_tokens, known=self._known(batch)
+            )
+            yield from long.backwards() if grads else long.forwards()
             return
         with torch.set_grad_enabled(grads):
             states = self._forward(batch)
@@ -253,13 +256,15 @@ class Learner:
     def _forward(self, batch: PackedBatch) -> Tensor:
         plan = self._plan(batch, self._device)
         ids, pos, memo = batch.ids.to(self._device), batch.pos.to(self._device), self.policy.memo
-        if memo is None:
-            return self.policy.hidden(ids, pos, plan)
-        sums = named(batch, memo.names)
-        states = memo.take(sums, looked_at(batch))
-        if states is None:
-            return self.policy.hidden(ids, pos, plan, sums)
-        return self.policy.hidden_above(states, pos, plan)
+        states = self._known(batch)
+        if states is not None:
+            return self.policy.hidden_above(states, pos, plan)
+        return self.policy.hidden(ids, pos, plan, None if memo is None else named(batch, memo.names))
+
+    def _known(self, batch: PackedBatch) -> Tensor | None:
+        """[T, hidden] what a memo has of the pack, if it has all that matters."""
+        memo = self.policy.memo
+        return None if memo is None else memo.take(named(batch, memo.names), looked_at(batch))
 
     def _step(self, lr: float, skipped: str) -> tuple[float, str]:
         """Clip, then step and bump the version under the gate: gradient norm, and why nothing was done."""
