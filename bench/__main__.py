@@ -9,7 +9,7 @@ import sys
 
 NAMES = (
     "main_job", "fresh_install", "ledger", "canary", "kill_resume", "faults", "schedule_sim", "deterministic",
-    "decode", "multi_turn", "closed_loop", "rollout_overhead", "limits", "tree_update",
+    "decode", "multi_turn", "closed_loop", "rollout_overhead", "limits", "tree_update", "scans",
 )
 """Modules of this package that are benchmarks."""
 

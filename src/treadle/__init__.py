@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors
     from treadle.algorithms.imitation import Imitation
     from treadle.algorithms.kl import Kl
     from treadle.algorithms.losses import Cispo, DppoTv, Gspo, Loss, LossTerms, Nll, PpoClip, Reinforce, Sapo
+    from treadle.algorithms.turns import Turns
     from treadle.core.actions import Action, CodeBlock
     from treadle.core.errors import (
         ConfigError,
@@ -81,9 +82,9 @@ __all__ = [
     "Played", "Policy", "PpoClip", "PrmConfig", "PromptTooLong", "Recipe", "Reinforce", "RenderError", "Rewards",
     "Rloo", "Rollout", "RolloutLimits", "Run", "RunResult", "SandboxError", "Sapo", "Segment", "SeqMeanTokenMean",
     "SeqSumConst", "SequenceMask", "ShellWorld", "Status", "Step", "StoreError", "Task", "Taskset", "Tis",
-    "TokenCredit", "TokenMean", "ToolCall", "ToolError", "ToolResult", "ToolSpec", "TreadleError", "ValidationConfig",
-    "ValueConfig", "World", "__version__", "assistant", "center", "compose", "evaluate", "read_group", "read_groups",
-    "rollout", "system", "tool", "train", "user",
+    "TokenCredit", "TokenMean", "ToolCall", "ToolError", "ToolResult", "ToolSpec", "TreadleError", "Turns",
+    "ValidationConfig", "ValueConfig", "World", "__version__", "assistant", "center", "compose", "evaluate",
+    "read_group", "read_groups", "rollout", "system", "tool", "train", "user",
 ]
 
 _HOME: dict[str, tuple[str, ...]] = {
@@ -98,6 +99,7 @@ _HOME: dict[str, tuple[str, ...]] = {
     "algorithms.losses": (
         "Cispo", "DppoTv", "Gspo", "Loss", "LossTerms", "Nll", "PpoClip", "Reinforce", "Sapo",
     ),
+    "algorithms.turns": ("Turns",),
     "core.actions": ("Action", "CodeBlock"),
     "core.errors": (
         "ConfigError", "DeadlineExceeded", "EngineError", "EnvError", "GraderError", "InfraError", "ModelError",

@@ -84,13 +84,6 @@ def test_imitation_trains_each_demonstrated_action_once_and_nothing_sampled():
     assert not collapsed.neg.any()
 
 
-def test_node_credit_counts_a_shared_segment_once():
-    forest = Forest.of([hand_tree().group])
-    collapsed = NodeCredit(advantage=np.full(len(forest), -2.0)).collapse(forest, np.ones(3))
-    np.testing.assert_array_equal(collapsed.mass, forest.action.astype(float))
-    np.testing.assert_array_equal(collapsed.neg, -2.0 * forest.action)
-
-
 def test_node_credit_carries_its_own_weight():
     forest = Forest.of([hand_tree().group])
     collapsed = NodeCredit(advantage=np.ones(len(forest)), weight=forest.descent).collapse(forest, np.full(3, 2.0))

@@ -19,7 +19,11 @@ from treadle.core.errors import ConfigError
 @pytest.mark.parametrize(
     ("table", "names"),
     [
-        (RULES, ["dr_grpo", "grpo", "imitation", "rloo"]),
+        (RULES, [
+            "dapo", "dr_grpo", "gae", "gigpo", "graph", "grpo", "igpo", "imitation", "max_rl", "mt_grpo", "opo",
+            "reinforce_pp", "reinforce_pp_baseline", "rloo", "spo_tree", "tree_grpo", "treerl", "treerpo", "turn_gae",
+            "vine",
+        ]),
         (LOSSES, ["cispo", "dppo_tv", "gspo", "nll", "ppo_clip", "reinforce", "sapo"]),
         (CORRECTIONS, ["decoupled", "icepop", "sequence_mask", "tis"]),
         (AGGREGATIONS, ["seq_mean_token_mean", "seq_sum_const", "token_mean"]),

@@ -12,7 +12,7 @@ import treadle
 
 NAMES = [
     "Cispo", "Decoupled", "DppoTv", "Gspo", "Icepop", "Kl", "PrmConfig", "Reinforce", "Sapo", "SequenceMask", "Tis",
-    "TokenCredit", "ValueConfig",
+    "ValueConfig",
     "Action", "Algorithm", "Author", "CassetteConfig", "CodeBlock", "ColdStartConfig", "ColdStartPlan", "ConfigError",
     "CreditRule",
     "DeadlineExceeded", "DemonstrationPlan", "DrGrpo", "EngineConfig", "EngineError", "Env", "EnvContext",
@@ -22,9 +22,10 @@ NAMES = [
     "PathCredit",
     "PipelineConfig", "PlainParser", "Played", "Policy", "PpoClip", "PromptTooLong", "Recipe", "RenderError",
     "Rewards", "Rloo", "Rollout", "RolloutLimits", "Run", "RunResult", "SandboxError", "Segment",
-    "SeqMeanTokenMean", "SeqSumConst", "ShellWorld", "Status", "Step", "StoreError", "Task", "Taskset", "TokenMean",
-    "ToolCall", "ToolError", "ToolResult", "ToolSpec", "TreadleError", "ValidationConfig", "World", "__version__",
-    "assistant", "center", "compose", "evaluate", "read_group", "read_groups", "rollout", "system", "tool", "train",
+    "SeqMeanTokenMean", "SeqSumConst", "ShellWorld", "Status", "Step", "StoreError", "Task", "Taskset", "TokenCredit",
+    "TokenMean", "ToolCall", "ToolError", "ToolResult", "ToolSpec", "TreadleError", "Turns",
+    "ValidationConfig", "World", "__version__", "assistant",
+    "center", "compose", "evaluate", "read_group", "read_groups", "rollout", "system", "tool", "train",
     "user",
 ]  # fmt: skip
 

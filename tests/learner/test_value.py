@@ -77,7 +77,7 @@ def test_the_packed_value_loss_is_the_plain_one(
         learner.accumulate(batch, PpoClip())
     got, got_head = take_gradient(policy64), head_gradient(head)
 
-    share, total = forest.leaf_mean(weight), torch.zeros((), dtype=torch.float64)
+    share, total = forest.up(forest.at_leaves(weight)), torch.zeros((), dtype=torch.float64)
     for row in np.flatnonzero(forest.action).tolist():
         own = slice(forest.start[row], forest.start[row + 1])
         target, old = (torch.from_numpy(column[own]) for column in (returns, forest.note("value")))

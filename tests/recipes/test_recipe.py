@@ -20,6 +20,9 @@ from treadle.recipes.shell import shell, shell_smoke
         ({"pipline.updates": 3}, ("pipline.updates", "did you mean 'pipeline.updates'?")),
         ({"pipeline.updates": "many"}, ("pipeline.updates", "'many'", "str", "expected int")),
         ({"algorithm.rule": "grop"}, ("algorithm.rule", "'grop'", "did you mean 'grpo'?")),
+        ({"algorithm.rule": "gigpo", "algorithm.rule.gamma": 2}, ("algorithm.rule", "gigpo.gamma: got 2", "<= 1")),
+        ({"algorithm.shared": "sum"}, ("algorithm.shared", "'sum'", "path_sum, mean, first, node")),
+        ({"algorithm.shared": "node"}, ("algorithm.shared=node", "algorithm.aggregation=token_mean", "seq_sum_const")),
         ({"coldstart.learner.lr": -1}, ("coldstart.learner.lr", "got -1.0", "> 0")),
         ({"coldstart.training.epochs": 0}, ("coldstart.training", "epochs", "got 0")),
         ({"coldstart": 3}, ("coldstart", "got 3", "section with keys")),
@@ -42,7 +45,8 @@ def test_the_printed_recipe_is_taken_back_and_changes_nothing(made, tmp_path):
 
 
 def test_a_changed_recipe_prints_its_changes_and_is_taken_back(tmp_path):
-    recipe = shell().changed({"algorithm.aggregation": "seq_sum_const", "algorithm.rule": "rloo", "coldstart": "none"})
+    recipe = shell().changed({"algorithm.aggregation": "seq_sum_const", "algorithm.rule": "rloo", "coldstart": "none",
+                              "algorithm.shared": "node"})
     assert recipe.coldstart is None
     assert isinstance(recipe.algorithm.aggregation, SeqSumConst)
     (tmp_path / "printed.toml").write_text(recipe.toml())

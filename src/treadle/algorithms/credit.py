@@ -5,7 +5,8 @@ columns,
 
     A+ = sum_p w_p max(A_p, 0)      A- = sum_p w_p min(A_p, 0)      mass = sum_p w_p
 
-over the rollouts p that run through a segment, `w_p` being the aggregation's weight of a rollout. A loss that is
+over the rollouts p that run through a segment, `w_p` being the aggregation's weight of a rollout: this is `path_sum`,
+what a segment that several rollouts share gets unless a recipe says otherwise (`shared.py`). A loss that is
 positively homogeneous in the advantage for each sign (PPO clip, dual clip, any per-token importance weight) needs
 nothing else, so one packed pass over a tree is exactly the sum over all its paths.
 
@@ -22,9 +23,11 @@ from typing import ClassVar, Literal, Protocol, TypeAlias
 import numpy as np
 
 from treadle.algorithms.aggregation import Aggregation
+from treadle.algorithms.shared import PathSum, Shared
 from treadle.trajectory.forest import Column, Forest
 
 Scope = Literal["group", "batch"]
+PATH_SUM = PathSum()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -48,13 +51,13 @@ class PathCredit:
     advantage: Column
     """[R] in the order of `forest.rollouts`."""
 
-    def collapse(self, forest: Forest, weight: Column) -> Collapsed:
-        """Sums over the rollouts through each row; `weight` is [R], >= 0."""
+    def collapse(self, forest: Forest, weight: Column, shared: Shared = PATH_SUM) -> Collapsed:
+        """What the rollouts through each row make of it; `weight` is [R], >= 0."""
         _expect("advantage", self.advantage, len(forest.rollouts))
         _expect("weight", weight, len(forest.rollouts))
 
         def through(per_rollout: Column) -> Column:
-            return np.where(forest.action, forest.up(forest.at_leaves(per_rollout)), 0.0)
+            return np.where(forest.action, shared.through(forest, per_rollout), 0.0)
 
         return Collapsed(
             pos=through(weight * np.maximum(self.advantage, 0.0)),
@@ -70,16 +73,23 @@ class NodeCredit:
     advantage: Column
     """[N]; values on rows that are not actions are ignored."""
     weight: Column | None = None
-    """[N] how much each segment counts, >= 0; None trains every action once, whoever shares it."""
+    """[N] how much each segment counts, >= 0, whoever shares it; None leaves it to `shared`."""
 
-    def collapse(self, forest: Forest, weight: Column) -> Collapsed:
-        """The segment's own weight times the mean of `weight` [R] over the rollouts through it."""
+    def collapse(self, forest: Forest, weight: Column, shared: Shared = PATH_SUM) -> Collapsed:
+        """The advantage times what `shared` makes of the weights [R] of the rollouts through the segment.
+
+        Where the rule weighs segments itself, its weight times the mean of theirs. Raises ValueError when `shared`
+        cannot be had with this credit.
+        """
         _expect("advantage", self.advantage, len(forest))
         _expect("weight", weight, len(forest.rollouts))
-        own = np.ones(len(forest)) if self.weight is None else self.weight
-        _expect("node weight", own, len(forest))
-        mass = np.where(forest.action, own * forest.leaf_mean(weight), 0.0)
-        return _collapsed(self.advantage, mass)
+        _refuse(shared, "one advantage per segment", weighs=self.weight is not None)
+        if self.weight is None:
+            through = shared.through(forest, weight)
+        else:
+            _expect("node weight", self.weight, len(forest))
+            through = self.weight * forest.leaf_mean(weight)
+        return _collapsed(self.advantage, np.where(forest.action, through, 0.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -91,11 +101,15 @@ class TokenCredit:
     returns: Column | None = None
     """[T] what a value function should have said before each token; NaN where it learns nothing. None has none."""
 
-    def collapse(self, forest: Forest, weight: Column) -> Collapsed:
-        """Every token once, times the mean of `weight` [R] over the rollouts through it."""
+    def collapse(self, forest: Forest, weight: Column, shared: Shared = PATH_SUM) -> Collapsed:
+        """The advantage times what `shared` makes of the weights [R] of the rollouts through the token.
+
+        Raises ValueError when `shared` cannot be had with this credit.
+        """
         _expect("advantage", self.advantage, forest.tokens)
         _expect("weight", weight, len(forest.rollouts))
-        mass = forest.spread(np.where(forest.action, forest.leaf_mean(weight), 0.0))
+        _refuse(shared, "one advantage per token", weighs=False)
+        mass = forest.spread(np.where(forest.action, shared.through(forest, weight), 0.0))
         return replace(_collapsed(np.where(mass > 0, self.advantage, 0.0), mass), returns=self.returns)
 
 
@@ -110,22 +124,47 @@ class CreditRule(Protocol):
 
     name: ClassVar[str]
     """Registry name."""
-    needs: ClassVar[frozenset[str]]
-    """Notes that must be on the forest (`value`, `ref`, `prox`, `answer_prob`, `entropy`); empty when rewards do."""
     scope: ClassVar[Scope]
     """`batch` when a number depends on other groups of the same update: such a rule cannot be streamed."""
     min_rollouts: ClassVar[int]
     """A group with fewer valid rollouts carries no signal and is dropped, reason `singleton`."""
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Notes that must be on the forest (`value`, `ref`, `prox`, `answer_prob`, `entropy`); empty when rewards do.
+
+        A class attribute for all rules whose settings change nothing about it.
+        """
+        ...
 
     def __call__(self, forest: Forest) -> Credit:
         """Credit of every rollout, segment or token."""
         ...
 
 
-def assign(forest: Forest, rule: CreditRule, aggregation: Aggregation) -> tuple[Collapsed, float]:
-    """Run a rule and an aggregation over the forest of one whole update: collapsed columns and the denominator."""
+def assign(
+    forest: Forest, rule: CreditRule, aggregation: Aggregation, *, shared: Shared = PATH_SUM
+) -> tuple[Collapsed, float]:
+    """Run a rule and an aggregation over the forest of one whole update: collapsed columns and the denominator.
+
+    Raises ValueError for a forest that the rule cannot judge, or a `shared` that cannot be had with its credit.
+    """
     weight, denominator = aggregation.weights(forest)
-    return rule(forest).collapse(forest, weight), denominator
+    return rule(forest).collapse(forest, weight, shared), denominator
+
+
+def _refuse(shared: Shared, credit: str, *, weighs: bool) -> None:
+    """Raise ValueError when a credit with one advantage per segment or token cannot have this."""
+    if shared.chooses:
+        raise ValueError(
+            f"algorithm.shared={shared.name}: got a rule with {credit}, expected one with an advantage per rollout to "
+            "choose from; set algorithm.shared=mean"
+        )
+    if weighs and shared.overrules:
+        raise ValueError(
+            f"algorithm.shared={shared.name}: got a rule that says itself how much each segment counts, expected one "
+            "that leaves it open; set algorithm.shared=path_sum"
+        )
 
 
 def _collapsed(advantage: Column, mass: Column) -> Collapsed:

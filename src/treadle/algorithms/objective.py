@@ -13,11 +13,12 @@ from torch import Tensor
 
 from treadle.algorithms.aggregation import Aggregation
 from treadle.algorithms.corrections import Correction
-from treadle.algorithms.credit import Collapsed, CreditRule
+from treadle.algorithms.credit import PATH_SUM, Collapsed, CreditRule
 from treadle.algorithms.kl import Kl
 from treadle.algorithms.loss import Loss, LossTerms
 from treadle.algorithms.losses_plain import Reinforce
 from treadle.algorithms.losses_sequence import Factors, SequenceLoss
+from treadle.algorithms.shared import Shared
 from treadle.core.errors import ConfigError
 from treadle.trajectory.forest import Forest
 
@@ -79,15 +80,17 @@ class Objective:
         """The forest with a KL penalty in its rewards, if it belongs there."""
         return self.kl.rewarded(forest) if self.kl is not None and self.kl.where == "reward" else forest
 
-    def collapse(self, forest: Forest, rule: CreditRule, aggregation: Aggregation) -> tuple[Collapsed, float]:
+    def collapse(
+        self, forest: Forest, rule: CreditRule, aggregation: Aggregation, *, shared: Shared = PATH_SUM
+    ) -> tuple[Collapsed, float]:
         """Collapsed columns and the denominator; masses and denominator are those of all rollouts, masked or not."""
         weight, denominator = aggregation.weights(forest)
         credit = rule(forest)
-        plain, factors = credit.collapse(forest, weight), self._factors(forest)
+        plain, factors = credit.collapse(forest, weight, shared), self._factors(forest)
         if factors is None:
             return plain, denominator
-        pos = credit.collapse(forest, weight * factors.pos).pos
-        neg = credit.collapse(forest, weight * factors.neg).neg
+        pos = credit.collapse(forest, weight * factors.pos, shared).pos
+        neg = credit.collapse(forest, weight * factors.neg, shared).neg
         return replace(plain, pos=pos, neg=neg), denominator
 
     def __call__(self, logp: Tensor, terms: LossTerms) -> Tensor:

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from treadle.agents.deadline import deadline
 from treadle.algorithms.aggregation import Aggregation
-from treadle.algorithms.credit import CreditRule
+from treadle.algorithms.credit import PATH_SUM, CreditRule
+from treadle.algorithms.shared import Shared
 from treadle.core.ports import WeightRef
 from treadle.trajectory.forest import Forest
 from treadle.trajectory.group import Group
@@ -79,7 +80,7 @@ class LearnerTrainer:
 
     def __init__(
         self, learner: Learner, *, rule: CreditRule, aggregation: Aggregation, loss: Loss | Objective,
-        prm: ProcessReward | None = None,
+        prm: ProcessReward | None = None, shared: Shared = PATH_SUM,
     ) -> None:
         from treadle.algorithms.objective import Objective
 
@@ -88,6 +89,7 @@ class LearnerTrainer:
         """The loss with its correction and KL penalty."""
         self.prm = prm
         """Pays every action before credit is assigned; None pays what the world pays."""
+        self.shared = shared
         self.rule = rule
         self.aggregation = aggregation
         self.loss = loss
@@ -109,7 +111,7 @@ class LearnerTrainer:
         if self.prm is not None:
             forest = self.prm.rewarded(forest)
         collapsed, denominator = self.objective.collapse(
-            self.objective.rewarded(forest), self.rule, self.aggregation
+            self.objective.rewarded(forest), self.rule, self.aggregation, shared=self.shared
         )
         value = self.learner.config.value
         if value is not None and collapsed.returns is not None:

@@ -22,6 +22,7 @@ from treadle.algorithms.kl import Kl
 from treadle.algorithms.losses import LOSSES, Loss, PpoClip
 from treadle.algorithms.objective import COLUMNS, Objective
 from treadle.algorithms.rules import RULES
+from treadle.algorithms.shared import SHARED, NodeWeight, PathSum, Shared
 from treadle.core.config import Names, apply, flatten, to_toml, unset
 from treadle.core.errors import ConfigError
 from treadle.envs.cassette import CassetteConfig
@@ -48,11 +49,16 @@ HALF_SKEW = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Algorithm:
-    """Which credit, which loss, which average."""
+    """Which credit, which loss, which average, and what rollouts make of a start that they share.
+
+    Raises ConfigError for what contradicts itself.
+    """
 
     rule: CreditRule = field(default_factory=Grpo)
     loss: Loss = field(default_factory=PpoClip)
     aggregation: Aggregation = field(default_factory=TokenMean)
+    shared: Shared = field(default_factory=PathSum)
+    """What a sampled segment gets that several rollouts run through: path_sum, mean, first or node."""
     correction: Correction | None = None
     """What tokens of older policies count: `tis`, `icepop`, `decoupled`, `sequence_mask`; None is one clipped ratio."""
     prox: str = "behaviour"
@@ -65,6 +71,12 @@ class Algorithm:
     """A process reward model that pays every action, beside what the world pays."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.shared, NodeWeight) and not isinstance(self.aggregation, SeqSumConst):
+            raise ConfigError(
+                f"algorithm.shared=node contradicts algorithm.aggregation={self.aggregation.name}: rollouts weigh what "
+                "a random walk gives them, which a denominator that counts rollouts or tokens turns around; set "
+                "algorithm.aggregation=seq_sum_const"
+            )
         if self.prm is not None and not self.prm.folder:
             raise ConfigError("algorithm.prm.folder: got nothing, expected a folder that `treadle prm RUN` wrote")
         if unknown := sorted(self.rule.needs - COLUMNS):
@@ -279,7 +291,7 @@ def _sum_const() -> SeqSumConst:
 
 
 NAMES: Names = {
-    CreditRule: _table(RULES), Loss: _table(LOSSES), Aggregation: _table(AGGREGATIONS),
+    CreditRule: _table(RULES), Loss: _table(LOSSES), Aggregation: _table(AGGREGATIONS), Shared: _table(SHARED),
     Correction: _table(CORRECTIONS),
     CurriculumPlan: _table(CURRICULA), SchedulePlan: _table(SCHEDULES), FilterPlan: _table(FILTERS),
 }

@@ -111,7 +111,8 @@ class _Watched(LearnerTrainer):
 
     def __init__(self, trainer: LearnerTrainer, look: Callable[[int], None]) -> None:
         super().__init__(
-            trainer.learner, rule=trainer.rule, aggregation=trainer.aggregation, loss=trainer.loss
+            trainer.learner, rule=trainer.rule, aggregation=trainer.aggregation, loss=trainer.loss,
+            shared=trainer.shared,
         )
         self._look = look
 

@@ -358,7 +358,7 @@ class Run:
         learner.reference = reference_of(recipe, self.tools.policy, self.folder, fresh=fresh)
         return self.watch(LearnerTrainer(
             learner, rule=algorithm.rule, aggregation=algorithm.aggregation, loss=algorithm.objective,
-            prm=self.tools.prm,
+            prm=self.tools.prm, shared=algorithm.shared,
         ))
 
     async def _reinforce(self) -> None:

@@ -23,20 +23,23 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from treadle.core.ports import Floats
+from treadle.trajectory import scans
 from treadle.trajectory.group import Group, GroupKey, Rollout
+from treadle.trajectory.scans import Column as Column
+from treadle.trajectory.scans import Index as Index
+from treadle.trajectory.scans import Mask as Mask
 from treadle.trajectory.segment import Author, Segment
-
-Column = NDArray[np.float64]
-Index = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
 class Forest:
-    """Columns of N segments. Every array has length N unless it says otherwise."""
+    """Columns of N segments. Every array has length N unless it says otherwise.
+
+    Raises ValueError when a row's predecessor does not stand before it (a cycle, a child before its parent) or belongs
+    to another group, and when a column has another length.
+    """
 
     segments: tuple[Segment, ...]
     rollouts: tuple[Rollout, ...]
@@ -98,6 +101,37 @@ class Forest:
             keys=tuple(g.key for g in groups),
             probed=np.array([probed.get(s.id, math.nan) for s in segments], dtype=np.float64),
         )
+
+    def __post_init__(self) -> None:
+        n = len(self.segments)
+        columns = {
+            "parent": self.parent, "after": self.after, "group": self.group, "length": self.length,
+            "action": self.action, "policy": self.policy, "reward": self.reward, "turn": self.turn,
+            "probed": self.probed,
+        }
+        for name, column in columns.items():
+            if column.shape != (n,):
+                raise ValueError(f"forest: column {name} has shape {column.shape}, expected ({n},), one per segment")
+        for name, link in (("parent", self.parent), ("after", self.after)):
+            self._check_link(name, link)
+        if self.rollout_leaf.shape != (len(self.rollouts),) or not _within(self.rollout_leaf, n):
+            raise ValueError(f"forest: rollout_leaf expected one row in 0..{n - 1} for each of {len(self.rollouts)}")
+
+    def _check_link(self, name: str, link: Index) -> None:
+        wrong = np.flatnonzero((link >= np.arange(len(link))) | (link < -1))
+        if len(wrong):
+            row = int(wrong[0])
+            raise ValueError(
+                f"forest: row {row} ({self.segments[row].id}) has {name}={link[row]}, expected an earlier row or -1: "
+                "a cycle, or a child before its parent; put predecessors first"
+            )
+        strange = np.flatnonzero((link >= 0) & (self.group[link] != self.group))
+        if len(strange):
+            row = int(strange[0])
+            raise ValueError(
+                f"forest: row {row} ({self.segments[row].id}) of group {self.group[row]} has {name}={link[row]}, "
+                f"a row of group {self.group[link[row]]}; expected one of its own group"
+            )
 
     def __len__(self) -> int:
         return len(self.segments)
@@ -184,21 +218,35 @@ class Forest:
 
     # -- scans over time ---------------------------------------------------------------------------------------
 
+    @cached_property
+    def _time(self) -> list[int]:
+        """`after` as plain numbers, which a scan reads several times faster than an array."""
+        return [int(row) for row in self.after.tolist()]
+
+    @cached_property
+    def _fan(self) -> list[float]:
+        """`children` as plain numbers, at least 1."""
+        return [float(count) for count in np.maximum(self.children, 1.0).tolist()]
+
     def up(self, x: Column) -> Column:
         """Sum of x over each row's subtree in time, itself included."""
-        out = np.array(x, dtype=np.float64)
-        for i in range(len(self) - 1, -1, -1):
-            if self.after[i] >= 0:
-                out[self.after[i]] += out[i]
-        return out
+        return scans.up(self._time, x)
 
     def down(self, x: Column) -> Column:
         """Sum of x from the root down to each row, itself included."""
-        out = np.array(x, dtype=np.float64)
-        for i in range(len(self)):
-            if self.after[i] >= 0:
-                out[i] += out[self.after[i]]
-        return out
+        return scans.down(self._time, x)
+
+    def fold(
+        self, gain: Column, *, factor: Column | float = 1.0, ends: Column | None = None
+    ) -> tuple[Column, Column]:
+        """Backwards in time: value = gain + factor * rest, where rest is the mean of what follows; both [N].
+
+        What follows a row are its time children, with their values, and the rollouts that end at it, worth 0 each or
+        what `ends` [R] says.
+        """
+        factors = np.broadcast_to(np.asarray(factor, dtype=np.float64), (len(self),))
+        worth = np.zeros(len(self)) if ends is None else self.at_leaves(ends)
+        return scans.fold(self._time, self._fan, gain, factor=factors, ends=worth)
 
     @cached_property
     def children(self) -> Column:
@@ -216,37 +264,32 @@ class Forest:
 
     def child_mean(self, per_rollout: Column) -> Column:
         """Value of each row as the mean of its children's values; a rollout's own value where it ends."""
-        out = self.at_leaves(per_rollout)
-        for i in range(len(self) - 1, -1, -1):
-            out[i] /= self.children[i]
-            if self.after[i] >= 0:
-                out[self.after[i]] += out[i]
-        return out
+        return scans.mean(self._time, self._fan, self.at_leaves(per_rollout))
 
     @cached_property
     def descent(self) -> Column:
         """Probability that a uniform random walk in time from the group reaches the row."""
         roots = self.after < 0
         per_group = np.bincount(self.group[roots], minlength=len(self.group_ids))
-        out = np.where(roots, 1.0 / np.maximum(per_group[self.group], 1), 0.0)
-        for i in range(len(self)):
-            if self.after[i] >= 0:
-                out[i] = out[self.after[i]] / self.children[self.after[i]]
-        return out
+        start = np.where(roots, 1.0 / np.maximum(per_group[self.group], 1), 0.0)
+        return scans.walk(self._time, self._fan, start)
 
     def prev(self, x: Column, *, at_root: float = 0.0) -> Column:
         """The time predecessor's value; `at_root` for rows without one."""
         return np.where(self.after >= 0, np.asarray(x, dtype=np.float64)[self.after], at_root)
 
+    @cached_property
+    def begins(self) -> Mask:
+        """Rows where an action begins. A row that goes on with the action before it, in one turn, begins none."""
+        before = self.after
+        goes_on = (before >= 0) & self.action & self.action[before] & (self.turn == self.turn[before])
+        return np.asarray(self.action & ~goes_on, dtype=bool)
+
     def togo(self, gamma: float = 1.0) -> Column:
         """Reward to go from each row on, discounted once per action, mean over time children."""
-        out = np.zeros(len(self))
-        for i in range(len(self) - 1, -1, -1):
-            rest = out[i] / max(self.children[i], 1.0)
-            out[i] = self.reward[i] + (gamma * rest if self.action[i] else rest)
-            if self.after[i] >= 0:
-                out[self.after[i]] += out[i]
-        return out
+        ends_action = self.action.copy()
+        ends_action[self.after[self.action & ~self.begins]] = False
+        return self.fold(self.reward, factor=np.where(ends_action, gamma, 1.0))[0]
 
     @cached_property
     def rollout_tokens(self) -> Index:
@@ -262,11 +305,11 @@ def center(
 
     `std` divides by the sample standard deviation (ddof 1); `loo` takes the mean of the *other* entries.
     """
+    x = np.asarray(x, dtype=np.float64)
     out = np.zeros(len(x), dtype=np.float64)
-    for k in np.unique(key):
-        rows = np.flatnonzero(key == k)
-        values = np.asarray(x, dtype=np.float64)[rows]
-        m = len(rows)
+    order = np.argsort(key, kind="stable")
+    for rows in np.split(order, np.flatnonzero(np.diff(np.asarray(key)[order])) + 1):
+        values, m = x[rows], len(rows)
         if m < 2:
             continue
         baseline = (values.sum() - values) / (m - 1) if loo else values.mean()
@@ -274,17 +317,30 @@ def center(
     return out
 
 
+def _within(rows: Index, n: int) -> bool:
+    return bool(np.all((rows >= 0) & (rows < n)))
+
+
 def _needed(group: Group, leaves: list[str]) -> list[Segment]:
-    """All segments that these leaves depend on, in context or in time: those of the first leaf first."""
+    """All segments that these leaves depend on, in context or in time: those of the first leaf first.
+
+    Raises ValueError when one depends on itself, or on a segment that the group does not have.
+    """
     found: dict[str, Segment] = {}
+    waiting: set[str] = set()
     for leaf in leaves:
         stack = [leaf]
         while stack:
-            segment = group.segments[stack[-1]]
+            segment = group.segments.get(stack[-1])
+            if segment is None:
+                raise ValueError(f"group {group.key.id}: segment {stack[-1]} is missing, but others come after it")
             before = [p for p in (segment.parent, segment.after) if p is not None and p not in found]
-            if before:
-                stack += before
-            else:
+            if not before:
                 found[segment.id] = segment
                 stack.pop()
+            elif segment.id in waiting:
+                raise ValueError(f"group {group.key.id}: segment {segment.id} comes after itself, expected no cycle")
+            else:
+                waiting.add(segment.id)
+                stack += before
     return list(found.values())
