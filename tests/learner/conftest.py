@@ -6,13 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
-from torch import nn
 
 from treadle.models.policy import Policy
 from treadle.models.tiny import build_tiny
+from treadle.testing.exact import in_float64
 
-sys.path.append(str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parents[1] / "parity"))
 
 
 @pytest.fixture(scope="session")
@@ -27,13 +26,4 @@ def policy(tiny_folder: Path) -> Policy:
 
 @pytest.fixture(scope="session")
 def policy64(tiny_folder: Path) -> Policy:
-    """In float64 throughout: the norms of transformers compute in float32, so they are replaced."""
-    loaded = Policy.load(tiny_folder)
-    loaded.module.double()
-    for module in list(loaded.module.modules()):
-        for name, child in module.named_children():
-            if type(child).__name__.endswith("RMSNorm"):
-                norm = nn.RMSNorm(child.weight.shape, eps=child.variance_epsilon, dtype=torch.float64)
-                norm.weight = child.weight
-                setattr(module, name, norm)
-    return loaded
+    return in_float64(Policy.load(tiny_folder))

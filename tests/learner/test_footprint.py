@@ -89,6 +89,19 @@ def test_layers_that_do_not_train_keep_nothing(folder: Path) -> None:
     assert kept[1] < 1.5 * each
 
 
+def test_a_path_in_runs_takes_keys_values_and_their_gradients_besides_a_pack(folder: Path) -> None:
+    config = LearnerConfig(tokens_per_pack=64)
+    policy = Policy.load(folder)
+    said = footprint(policy, config)
+    learner, batch = Learner(policy, config), whole()
+    learner.accumulate(batch, PpoClip())
+    measured = most_held(lambda: learner.accumulate(batch, PpoClip()))
+    assert said.shelf(batch.tokens, 64) == batch.tokens * 2 * policy.dims.kv_bytes(4)
+    assert said.shelf(64, 64) == 0
+    assert 0.6 * said.pack(64) + said.shelf(batch.tokens, 64) < measured
+    assert measured <= said.pack(64) + said.shelf(batch.tokens, 64) < 0.6 * said.pack(batch.tokens)
+
+
 def test_the_largest_pack_that_fits_is_the_inverse(folder: Path) -> None:
     said = footprint(Policy.load(folder), LearnerConfig())
     assert said.tokens(said.pack(300)) == 300

@@ -107,7 +107,7 @@ def test_gspo_takes_a_token_s_own_advantage_where_they_differ(policy64: Policy) 
         apart = [logp[row].detach() - torch.from_numpy(forest.segments[row].logprobs).double()
                  for row in path_rows(forest, r)]  # fmt: skip
         ratios.append(float(torch.cat(apart).mean().exp()))
-    share = forest.leaf_mean(weight * np.array(ratios))
+    share = forest.up(forest.at_leaves(weight * np.array(ratios)))
     total = sum(-share[row] * advantage[row] * values.sum() for row, values in logp.items()) / denominator
     assert isinstance(total, Tensor)
     total.backward()

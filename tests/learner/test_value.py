@@ -21,8 +21,8 @@ from treadle.models.policy import Policy
 from treadle.trajectory.forest import Column, Forest
 
 
-def with_value(policy: Policy, **config: object) -> Learner:
-    made = Learner(policy, LearnerConfig(lr=1e-3, value=ValueConfig(**config)))  # type: ignore[arg-type]
+def with_value(policy: Policy, at_once: int = 1024, **config: object) -> Learner:
+    made = Learner(policy, LearnerConfig(lr=1e-3, tokens_per_pack=at_once, value=ValueConfig(**config)))  # type: ignore[arg-type]
     assert made.value is not None
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -59,11 +59,14 @@ def head_gradient(head: ValueHead) -> Tensor:
     return found
 
 
-@pytest.mark.parametrize(("budget", "width", "clip"), [(1, None, None), (25, 6, None), (10_000, 6, 0.05)])
+@pytest.mark.parametrize(
+    ("budget", "at_once", "width", "clip"),
+    [(1, 1024, None, None), (1, 7, 6, 0.05), (25, 1024, 6, None), (10_000, 10_000, 6, 0.05)],
+)
 def test_the_packed_value_loss_is_the_plain_one(
-    policy64: Policy, budget: int, width: int | None, clip: float | None
+    policy64: Policy, budget: int, at_once: int, width: int | None, clip: float | None
 ) -> None:
-    learner = with_value(policy64, width=width, clip=clip, coefficient=0.7)
+    learner = with_value(policy64, at_once, width=width, clip=clip, coefficient=0.7)
     head, forest = head_of(learner), forest_of(trees(3))
     returns, nothing = returns_of(forest, 1), np.zeros(forest.tokens)
     forest = learner.annotate(forest, {"value"})
@@ -74,7 +77,7 @@ def test_the_packed_value_loss_is_the_plain_one(
         learner.accumulate(batch, PpoClip())
     got, got_head = take_gradient(policy64), head_gradient(head)
 
-    share, total = forest.leaf_mean(weight), torch.zeros((), dtype=torch.float64)
+    share, total = forest.up(forest.at_leaves(weight)), torch.zeros((), dtype=torch.float64)
     for row in np.flatnonzero(forest.action).tolist():
         own = slice(forest.start[row], forest.start[row + 1])
         target, old = (torch.from_numpy(column[own]) for column in (returns, forest.note("value")))

@@ -8,17 +8,19 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import T5Config, T5ForConditionalGeneration
+from transformers import LlamaConfig, T5Config, T5ForConditionalGeneration
 
 from treadle.core.errors import ModelError
 from treadle.models import AttentionPlan, Policy
-from treadle.models.proof import prove
+from treadle.models.proof import OTHER_WINDOWS, STATE_SIZES, prove, refuse_config
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("Gemma2Config", {"head_dim": 8, "sliding_window": 256}, "softcap"),
     ("Gemma3TextConfig", {"head_dim": 8, "sliding_window": 64}, "last 64 tokens, the context is 256"),
     ("MistralConfig", {"sliding_window": 128}, "last 128 tokens, the context is 256"),
     ("Qwen3NextConfig", {"head_dim": 8}, "linear_attention"),
+    ("Lfm2Config", {"full_attn_idxs": [1]}, "layers of type conv"),
+    ("MiniMaxConfig", {"head_dim": 8, "num_local_experts": 2}, "layers of type linear_attention"),
     ("StableLmConfig", {}, "attention interface"),
     ("LlamaConfig", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}, "dynamic"),
 ]
@@ -38,6 +40,29 @@ def test_a_recurrent_model_is_refused(family: str, build: Callable[..., Path]) -
     folder = build(family, {"hidden_size": 32, "num_hidden_layers": 2}, bare=True)
     with pytest.raises(ModelError, match="order of tokens in a batch"):
         Policy.load(folder)
+
+
+def refused(config: dict[str, Any], tiny: Path) -> str:
+    """Why a Llama whose config has these keys besides is refused; empty when it is not."""
+    known = LlamaConfig(**{**json.loads((tiny / "config.json").read_text()), **config})
+    try:
+        refuse_config("odd", known, 128)
+    except ModelError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("key", STATE_SIZES)
+def test_state_that_a_config_names_is_refused_whatever_the_model_is_called(key: str, tiny: Path) -> None:
+    assert f"recurrent state {key}, whose results depend on the order of tokens" in refused({key: 16}, tiny)
+    assert not refused({key: None}, tiny)
+
+
+@pytest.mark.parametrize("key", OTHER_WINDOWS)
+def test_a_window_under_any_name_is_refused_when_it_bites(key: str, tiny: Path) -> None:
+    assert "see only the last 64 tokens, the context is 128" in refused({key: 64}, tiny)
+    assert not refused({key: 128}, tiny)
+    assert not refused({key: 0}, tiny)
 
 
 def test_an_encoder_decoder_is_refused(tmp_path: Path) -> None:

@@ -54,6 +54,17 @@ def test_the_parts_fill_the_budget_and_no_more(policy, gigabytes):
     assert plan.applied(recipe).learner.tokens_per_pack == plan.pack_tokens >= recipe.limits.max_context
 
 
+def test_a_path_may_be_longer_than_a_pack_and_takes_its_keys_and_values_then(policy):
+    recipe = budgeted(0.5, kv_budget_tokens=1 << 20)
+    longest = recipe.limits.max_context
+    recipe = replace(recipe, learner=replace(recipe.learner, tokens_per_pack=64), coldstart=None)
+    said = footprint(policy, recipe.learner)
+    plan = planned(recipe, policy)
+    assert plan.pack_tokens == 64 < longest
+    assert plan.work == max(said.checkpoint, said.pack(64) + longest * 2 * plan.kv_bytes)
+    assert sum(plan.fixed.values()) + plan.cache + plan.work <= NEAR * 0.5 * GB
+
+
 def test_a_process_for_the_engine_gets_its_part_of_the_budget(policy):
     recipe = budgeted(2, copies=True)
     plan = planned(recipe, policy)

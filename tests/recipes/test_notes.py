@@ -100,6 +100,8 @@ def test_a_rule_that_needs_what_nobody_computes_is_refused():
 @pytest.mark.parametrize(
     "overrides",
     [
+        {"algorithm.rule": "gae", "learner.value.level": "token"},
+        {"algorithm.rule": "turn_gae", "learner.value.level": "turn", "learner.value.width": 8},
         {"algorithm.loss": "gspo", "algorithm.aggregation": "seq_mean_token_mean"},
         {"algorithm.correction": "decoupled", "pipeline.lag": 1},
         {"algorithm.correction": "sequence_mask", "pipeline.lag": 1},

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from treadle.core.errors import ConfigError
 
 SCHEDULES = ("constant", "linear", "cosine")
-ATTENTION = ("node", "sdpa")
+ATTENTION = ("auto", "node", "sdpa", "flex", "varlen")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,8 @@ class LearnerConfig:
     them, and not computed again. Each takes the model's width in floats. 0 keeps none; deterministic mode keeps none,
     because an engine's states differ from the learner's in the last bits."""
     tokens_per_pack: int = 1024
-    """Most tokens of one forward and backward; a longer single path is still taken.
+    """Most tokens of one forward and backward. A longer single path is taken in runs of so many tokens, for the time of
+    one more forward.
 
     Activations grow with it (a 135M model: about 1.5 MB per token), speed hardly does beyond a thousand.
     """
@@ -101,8 +102,10 @@ class LearnerConfig:
     """Adapters count lora_alpha / lora_rank times."""
     weave_tolerance: float | None = 1e-4
     """How far recorded log-probs of equal tokens in equal contexts may differ to be computed once; None never joins."""
-    attention: str = "node"
-    """`node` (one call per node of the tree) or `sdpa` (one call with a dense mask)."""
+    attention: str = "auto"
+    """`node` (calls per node of the tree, any device), `sdpa` (one call with a dense mask), and on CUDA `flex`
+    (FlexAttention) or `varlen` (variable-length flash attention, half precision). `auto` takes what suits the device:
+    `node` on a CPU."""
     temperature: float = 1.0
     """The sampling temperature that the behaviour log-probs were recorded at: logits are divided by it."""
     head_rows: int = 512

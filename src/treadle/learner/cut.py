@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from treadle.learner.pack import Node, PackedBatch, Tree
+from treadle.learner.pack import PackedBatch
+from treadle.learner.tree import Node, Tree
 from treadle.trajectory.forest import Index
 
 

@@ -1,9 +1,8 @@
 """The footprint of a learner: how many bytes it holds, and how many more each token of a pack takes.
 
     fixed       gradients and two moments of what trains, and the memo
-    a pack      tokens * per_token + per_pack
+    a pack      tokens * per_token + per_pack; a path that is longer takes tokens * per_path more (see `chunks`)
         per_token   what autograd keeps, counted on the model itself by a forward of a few tokens;
-                    keys and values that branching paths lay side by side, `BRANCHING` of them;
                     what a backward holds for a moment: `STATES` of the widest and of the plain states, and with
                     `recompute` all that autograd keeps of one layer
         per_pack    the gradient of one matrix before it is added up, and head_rows * vocab logits
@@ -28,8 +27,6 @@ PROBE = (8, 24)
 """Tokens of two forwards whose difference says what one token takes."""
 STATES = 4
 """Of the widest states of a layer, and of the states between layers: alive at once in a backward."""
-BRANCHING = 8
-"""Keys and values, for each token of a pack, that are copied because a path is not contiguous."""
 HEAD_COPIES = 4
 """Of the logits of a run of edges, where the head is more than a plain product."""
 EXACT_BYTES = 4
@@ -49,6 +46,8 @@ class Footprint:
     """While a checkpoint is written, when no pack is trained."""
     per_token: int
     per_pack: int
+    per_path: int
+    """For each token of a path that is longer than a pack: keys, values and their gradients."""
 
     @property
     def fixed(self) -> int:
@@ -58,6 +57,10 @@ class Footprint:
     def pack(self, tokens: int) -> int:
         """While a pack of so many tokens is trained."""
         return self.per_pack + tokens * self.per_token
+
+    def shelf(self, tokens: int, at_once: int) -> int:
+        """What a path of so many tokens takes besides a pack, when only `at_once` of them are computed at a time."""
+        return tokens * self.per_path if tokens > at_once else 0
 
     def tokens(self, size: int) -> int:
         """Tokens of the largest pack that fits into so many bytes; may be negative."""
@@ -78,12 +81,11 @@ def footprint(policy: Policy, config: LearnerConfig) -> Footprint:
     if config.recompute:
         policy.train(config.top_layers, recomputes=True, lora_rank=config.lora_rank)
         kept = compute.run(lambda: kept_per_token(policy)) + kept // layers
-    branching = BRANCHING * dims.kv_bytes(each) * (1 if config.recompute else layers) // dims.layers
     return Footprint(
         gradients=gradients, moments=2 * gradients, memo=keeps * (dims.hidden * each + NAME_BYTES),
         checkpoint=max((1 if policy.adapters is None else 2) * policy.weight_bytes, 2 * gradients),
-        per_token=kept + states + branching,
-        per_pack=max(map(_size, trained)) + logits * config.head_rows * dims.vocab,
+        per_token=kept + states,
+        per_path=2 * dims.kv_bytes(each), per_pack=max(map(_size, trained)) + logits * config.head_rows * dims.vocab,
     )
 
 

@@ -102,6 +102,8 @@ class Learner:
         self.scorer = Scorer(policy, config)
         """Forwards over packs."""
         self._head = self.scorer.head
+        self.costs = self.scorer.costs
+        """Decides for `pack` which groups are trees."""
         self.value = None if config.value is None else ValueHead(
             policy.dims.hidden, config.value, device=self._device, dtype=self._head.dtype
         )
@@ -226,19 +228,23 @@ class Learner:
     def _accumulate(
         self, batch: PackedBatch, loss: Loss, meter: SkewMeter | None, ages: AgeMeter | None
     ) -> tuple[float, dict[str, float]]:
-        states = self.scorer.forward(batch)  # [T, hidden]
-        src, targets = batch.src.to(self._device), batch.ids[batch.tgt].to(self._device)
         terms = batch.terms.to(self._device, self._head.dtype)
-        value, grad, logp = self._head.backward(states.detach()[src], targets, terms, loss)
-        if self.value is not None and terms.ret is not None:
-            more = self.value.backward(states.detach()[src], terms)
-            grad = grad if more is None else grad + more.to(grad.dtype)
-        states.backward(torch.zeros_like(states).index_add_(0, src, grad))  # type: ignore[no-untyped-call]
+        logp = terms.old.new_empty(batch.edges)
+        value = 0.0
+        for states, first, edges in self.scorer.passes(batch, size=self.pack_tokens, grads=True):
+            src, targets = self.scorer.edges(batch, first, edges)
+            here, at = terms.at(edges), states.detach()[src]
+            loss_here, grad, logp[edges] = self._head.backward(at, targets, here, loss)
+            if self.value is not None and here.ret is not None:
+                more = self.value.backward(at, here)
+                grad = grad if more is None else grad + more.to(grad.dtype)
+            states.backward(torch.zeros_like(states).index_add_(0, src, grad))  # type: ignore[no-untyped-call]
+            value += float(loss_here)
         if meter is not None:
             meter.add(logp, terms.old)
         if ages is not None:
             ages.add(logp, terms.old, versions=batch.version, copies=batch.copies)
-        return float(value), loss.report(logp, terms)
+        return value, loss.report(logp, terms)
 
     def _step(self, lr: float, skipped: str) -> tuple[float, str]:
         """Clip, then step and bump the version under the gate: gradient norm, and why nothing was done."""

@@ -7,7 +7,9 @@ token, else tgt - 1. A branch point stands in several edges, a token of the worl
 
 A forest over the token budget becomes several packs: a pack takes leaves in order until the union of their root-to-leaf
 paths would pass the budget. Ancestors are replicated as loss-free context; every edge is paid in exactly one pack, so
-losses and gradients add up exactly, whatever the budget. A single path over the budget gets a pack of its own.
+losses and gradients add up exactly, whatever the budget. A single path over the budget gets a pack of its own, which
+the learner computes in runs of tokens (see `chunks`). A group for which sharing does not pay (see `cost`) is laid out
+as paths apart: shared tokens stand in each, their edges in the first.
 Segments without anything to train at or below them are left out. What is laid out are not segments but `weave`'s
 strands: segments of their own, or with equal beginnings joined.
 
@@ -17,7 +19,7 @@ forms one node with that child, so a plain rollout of many turns is one node bel
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,20 +30,10 @@ from torch import Tensor
 
 from treadle.algorithms.credit import Collapsed
 from treadle.algorithms.losses import LossTerms
+from treadle.learner.tree import Node, Sharing, Tree, always
 from treadle.learner.weave import Strand, weave
 from treadle.models.memo import LANES, Names, Sums
 from treadle.trajectory.forest import Forest, Index
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A run of tokens with one context: a segment, or a chain of segments without forks between them."""
-
-    start: int
-    """First token in the pack."""
-    length: int
-    parent: int
-    """Index of the node before it in context; -1 for a root. Parents precede children."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -88,25 +80,33 @@ class PackedBatch:
 
 
 def pack(
-    forest: Forest, collapsed: Collapsed, *, denominator: float, budget_tokens: int, tolerance: float | None = None
+    forest: Forest, collapsed: Collapsed, *, denominator: float, budget_tokens: int, tolerance: float | None = None,
+    shares: Sharing = always,
 ) -> list[PackedBatch]:
     """Packs of at most `budget_tokens` tokens (a longer single path gets its own); none when nothing trains.
 
     `tolerance` is how far log-probs may differ for equal tokens in equal contexts to be one (see `weave`); None keeps
-    every token of every segment apart. Raises ValueError for a budget below 1 or a denominator that is not positive.
+    every token of every segment apart. `shares` decides for every group whether it is a tree. Raises ValueError for a
+    budget below 1 or a denominator that is not positive.
     """
     if budget_tokens < 1:
         raise ValueError(f"budget_tokens: got {budget_tokens}, expected >= 1")
     if not denominator > 0:
         raise ValueError(f"denominator: got {denominator}, expected > 0")
     strands = weave(forest, collapsed, tolerance=tolerance)
+    whole = Tree([strand.parent for strand in strands], [len(strand) for strand in strands])
+    tree, which = whole.apart(shares)
     paid = np.zeros(len(strands), dtype=bool)
     packs: list[PackedBatch] = []
-    tree = Tree([strand.parent for strand in strands], [len(strand) for strand in strands])
     for order in tree.split(budget_tokens):
-        owned = ~paid[order]
-        paid[order] = True
-        packs.append(_lay_out(forest, strands, denominator, order, owned))
+        chosen = which[order]
+        first = np.zeros(len(order), dtype=bool)
+        first[np.unique(chosen, return_index=True)[1]] = True
+        place = {int(run): i for i, run in enumerate(order)}
+        parent = np.array([place.get(int(tree.parent[run]), -1) for run in order], dtype=np.int64)
+        owned = first & ~paid[chosen]
+        paid[chosen] = True
+        packs.append(_lay_out(forest, [strands[i] for i in chosen], denominator, parent, owned))
     return packs
 
 
@@ -132,59 +132,11 @@ def looked_at(batch: PackedBatch) -> NDArray[np.bool_]:
     return out
 
 
-class Tree:
-    """A context tree: runs of tokens by the run that each continues, an earlier one, or -1 for a root."""
-
-    def __init__(self, parent: Sequence[int], length: Sequence[int]) -> None:
-        self.parent = np.array(parent, dtype=np.int64)
-        self.length = np.array(length, dtype=np.int64)
-        self.children: list[list[int]] = [[] for _ in parent]
-        self.roots: list[int] = []
-        for i, before in enumerate(parent):
-            (self.children[before] if before >= 0 else self.roots).append(i)
-
-    def split(self, budget: int) -> Iterator[Index]:
-        """Runs of each pack in depth-first pre-order: as many leaves, with their paths, as fit the budget."""
-        order: list[int] = []
-        held: set[int] = set()
-        size = 0
-        for leaf in self._leaves():
-            path = self._path(leaf)
-            fresh = [i for i in path if i not in held]
-            grown = size + int(self.length[fresh].sum())
-            if order and grown > budget:
-                yield np.array(order, dtype=np.int64)
-                order, held, fresh = [], set(), path
-                grown = int(self.length[path].sum())
-            order += fresh
-            held.update(fresh)
-            size = grown
-        if order:
-            yield np.array(order, dtype=np.int64)
-
-    def _leaves(self) -> Iterator[int]:
-        stack = self.roots[::-1]
-        while stack:
-            i = stack.pop()
-            if not self.children[i]:
-                yield i
-            stack += self.children[i][::-1]
-
-    def _path(self, leaf: int) -> list[int]:
-        path = [leaf]
-        while self.parent[path[-1]] >= 0:
-            path.append(int(self.parent[path[-1]]))
-        return path[::-1]
-
-
 def _lay_out(
-    forest: Forest, strands: Sequence[Strand], denominator: float, order: Index, owned: NDArray[np.bool_]
+    forest: Forest, chosen: Sequence[Strand], denominator: float, parent: Index, owned: NDArray[np.bool_]
 ) -> PackedBatch:
     """One pack from its strands in pre-order; `owned` marks the strands whose edges it pays."""
-    n = len(order)
-    chosen = [strands[i] for i in order]
-    place = {int(strand): i for i, strand in enumerate(order)}
-    parent = np.array([place.get(strand.parent, -1) for strand in chosen], dtype=np.int64)
+    n = len(chosen)
     length = np.array([len(strand) for strand in chosen], dtype=np.int64)
     start = np.concatenate([[0], np.cumsum(length)[:-1]])
     depth = np.zeros(n, dtype=np.int64)

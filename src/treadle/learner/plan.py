@@ -1,23 +1,60 @@
-"""Who sees whom in a packed forward, in two ways that give the same numbers.
+"""Who sees whom in a packed forward, in four ways that give the same numbers.
 
-`NodePlan`: the queries of one node against the keys and values of its context path, causal from the bottom right. No
-work is spent on tokens of other branches. Tokens are split by nodes once and joined along each path, so that a backward
-adds up gradients of a node's size: a slice of all tokens would have one of zeros of all tokens.
+`node`: the blocks of the mask, call by call (see `spans`). No work is spent on tokens of other branches and no key is
+copied. Any device, any precision; the way of a CPU.
 
-`DensePlan`: one call over the whole pack with the mask q sees k <=> k <= q < end[k]. Costs T x T whatever the tree.
+`sdpa`: one call over the whole pack with the mask q sees k <=> k <= q < end[k]. Costs T x T whatever the tree.
+
+`flex`: FlexAttention with the same mask as a function, which skips blocks that nobody sees. Compiled, on CUDA; on a CPU
+it has no backward and runs only to be compared.
+
+`varlen`: one call of PyTorch's variable-length flash attention: the queries of a node are a sequence whose keys are its
+path, causal from the bottom right. On CUDA in half precision; keys are gathered along paths.
+
+`auto` takes `node` on a CPU and, on CUDA, `varlen` in half precision where the build has it, else `flex`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import functools
+import importlib.util
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from treadle.core.errors import ConfigError
 from treadle.learner.pack import PackedBatch
+from treadle.learner.spans import HALF, Calls, Shelf, kernel_for, spans
+from treadle.learner.tree import require_order
 from treadle.models.attention import AttentionPlan
+
+VARLEN = "torch.nn.attention.varlen"
+
+
+class NodePlan:
+    """The blocks of the mask, one call each. Raises ValueError when nodes and ends are not one pre-order."""
+
+    def __init__(self, batch: PackedBatch, device: torch.device) -> None:
+        self._calls = Calls(ordered_spans(batch, 0, batch.tokens), kernel_for(device))
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        """[1, T, Hq, D]"""
+        return self._calls.attend(layer, q, k, v, scale)
+
+
+class RunPlan:
+    """The blocks of a run of tokens, with the keys and values of other runs on a shelf. See `chunks`."""
+
+    def __init__(self, batch: PackedBatch, device: torch.device, run: slice, shelf: Shelf) -> None:
+        found = ordered_spans(batch, run.start, run.stop)
+        self._calls = Calls(found, kernel_for(device), shelf, run)
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        """[1, n, Hq, D]"""
+        return self._calls.attend(layer, q, k, v, scale)
 
 
 class DensePlan:
@@ -35,57 +72,106 @@ class DensePlan:
         return out.transpose(1, 2)
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """One attention call: the queries of a node and the nodes whose keys they see."""
-
-    length: int
-    path: tuple[int, ...]
-    """Nodes from the root to this one."""
-    seen: int
-    """Keys in all."""
-
-
-class NodePlan:
-    """One attention call per node."""
+class FlexPlan:
+    """FlexAttention with the mask as a function."""
 
     def __init__(self, batch: PackedBatch, device: torch.device) -> None:
-        self._masks: dict[tuple[int, int, torch.dtype], Tensor] = {}
-        """By shape and dtype: made once and shared by all layers."""
-        self._device = device
-        self._calls: list[_Call] = []
-        for number, node in enumerate(batch.nodes):  # they lie one behind the other
-            above = self._calls[node.parent] if node.parent >= 0 else _Call(0, (), 0)
-            self._calls.append(_Call(node.length, (*above.path, number), above.seen + node.length))
+        from torch.nn.attention.flex_attention import create_block_mask
+
+        end, tokens = batch.end.to(device), batch.tokens
+
+        def sees(_batch: Tensor, _head: Tensor, q: Tensor, k: Tensor) -> Tensor:
+            return (k <= q) & (q < end[k])
+
+        self._blocks = create_block_mask(sees, None, None, tokens, tokens, device=str(device))
+        self._call = _flex(device.type)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """[1, T, Hq, D]"""
         grouped = q.shape[1] != k.shape[1]
-        lengths = [call.length for call in self._calls]
-        queries, keys, values = (torch.split(x, lengths, dim=2) for x in (q, k, v))
-        parts = [
-            scaled_dot_product_attention(
-                own, _along(keys, call.path), _along(values, call.path), attn_mask=self._mask(call, q.dtype),
-                is_causal=len(call.path) == 1, scale=scale, enable_gqa=grouped,
-            )
-            for own, call in zip(queries, self._calls, strict=True)
-        ]
-        return torch.cat(parts, dim=2).transpose(1, 2)
-
-    def _mask(self, call: _Call, dtype: torch.dtype) -> Tensor | None:
-        """What is added to the scores: the kernels would make it out of a bool mask again in every layer."""
-        if len(call.path) == 1:
-            return None
-        key = (call.length, call.seen, dtype)
-        if key not in self._masks:
-            hidden = torch.full(key[:2], -torch.inf, dtype=dtype, device=self._device)
-            self._masks[key] = hidden.triu(call.seen - call.length + 1)
-        return self._masks[key]
+        out: Tensor = self._call(q, k, v, block_mask=self._blocks, scale=scale, enable_gqa=grouped)
+        return out.transpose(1, 2)
 
 
-def _along(parts: Sequence[Tensor], path: tuple[int, ...]) -> Tensor:
-    return parts[path[0]] if len(path) == 1 else torch.cat([parts[node] for node in path], dim=2)
+@functools.cache
+def _flex(device: str) -> Callable[..., Any]:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    plain: Callable[..., Any] = flex_attention
+    return torch.compile(plain, dynamic=True) if device == "cuda" else plain
 
 
-PLANS: Mapping[str, Callable[[PackedBatch, torch.device], AttentionPlan]] = {"node": NodePlan, "sdpa": DensePlan}
-"""Attention plans by the name in `LearnerConfig.attention`."""
+class VarlenPlan:
+    """One variable-length flash attention: a sequence per node."""
+
+    def __init__(self, batch: PackedBatch, device: torch.device) -> None:
+        require_order(batch.nodes, batch.end.tolist(), batch.tokens)
+        seen = paths(batch)
+        lengths = torch.tensor([node.length for node in batch.nodes])
+        self._keys = torch.cat(seen).to(device)
+        """[S] tokens of all paths, one behind the other."""
+        self._most = int(lengths.max()), max(len(path) for path in seen)
+        self._cuts = _cuts(lengths).to(device), _cuts(torch.tensor([len(path) for path in seen])).to(device)
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        """[1, T, Hq, D]"""
+        from torch.nn.attention.varlen import varlen_attn
+
+        q, k, v = (x[0].transpose(0, 1) for x in (q, k, v))  # [T, H, D]
+        out = varlen_attn(
+            q.contiguous(), k[self._keys], v[self._keys], *self._cuts, *self._most, scale=scale, window_size=(-1, 0),
+            enable_gqa=q.shape[1] != k.shape[1],
+        )
+        assert isinstance(out, Tensor)
+        return out[None]
+
+
+def paths(batch: PackedBatch) -> list[Tensor]:
+    """Per node the tokens that its last token sees, from the root on: long[seen]."""
+    found: list[Tensor] = []
+    for node in batch.nodes:
+        own = torch.arange(node.start, node.start + node.length)
+        found.append(own if node.parent < 0 else torch.cat([found[node.parent], own]))
+    return found
+
+
+def _cuts(lengths: Tensor) -> Tensor:
+    return torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]).to(torch.int32)
+
+
+def ordered_spans(batch: PackedBatch, first: int, last: int) -> list[Any]:
+    """The blocks of some queries of a pack, whose order is checked: it is all that spans know of who sees whom."""
+    require_order(batch.nodes, batch.end.tolist(), batch.tokens)
+    return list(spans(batch.nodes, first, last))
+
+
+class _Kind(Protocol):
+    def __call__(self, batch: PackedBatch, device: torch.device, /) -> AttentionPlan: ...
+
+
+PLANS: Mapping[str, _Kind] = {"node": NodePlan, "sdpa": DensePlan, "flex": FlexPlan, "varlen": VarlenPlan}
+"""Attention plans by the name in `LearnerConfig.attention`, which has `auto` besides."""
+
+
+def missing(name: str, device: torch.device, dtype: torch.dtype) -> str:
+    """Why a plan cannot train on a device in a number format; empty when it can."""
+    if name in ("node", "sdpa"):
+        return ""
+    if device.type != "cuda":
+        return f"needs a CUDA device, the policy is on {device.type}"
+    if name == "varlen" and dtype not in HALF:
+        return f"needs float16 or bfloat16, the policy is in {str(dtype).removeprefix('torch.')}"
+    if name == "varlen" and importlib.util.find_spec(VARLEN) is None:
+        return f"needs {VARLEN}, which this build of torch does not have"
+    return ""
+
+
+def chosen(name: str, device: torch.device, dtype: torch.dtype) -> _Kind:
+    """The plan of that name, or of `auto`. Raises ConfigError when it cannot train here."""
+    if name == "auto":
+        order = ("varlen", "flex") if device.type == "cuda" else ("node",)
+        name = next(each for each in order if not missing(each, device, dtype))
+    reason = missing(name, device, dtype)
+    if reason:
+        raise ConfigError(f"learner.attention: got {name!r}, which {reason}; use 'auto', 'node' or 'sdpa'")
+    return PLANS[name]

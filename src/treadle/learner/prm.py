@@ -139,8 +139,8 @@ class PrmTrainer:
     def _train(self, forests: Sequence[Forest]) -> None:
         parts = [part for f in forests for part in self._parts(f)]
         if not self.fit_config.layers:
-            with torch.no_grad():
-                held = [(self.scorer.forward(batch)[at].float(), target) for batch, at, target in parts]
+            size = self.scorer.config.tokens_per_pack
+            held = [(self.scorer.states(batch, size=size)[at].float(), target) for batch, at, target in parts]
             states, meant = torch.cat([s for s, _ in held]), torch.cat([t for _, t in held])
             for _ in range(self.fit_config.epochs):
                 self._step(states, meant)

@@ -8,7 +8,7 @@ over the forest's tokens. Nothing is woven here: equal tokens of different segme
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -17,10 +17,13 @@ from torch import Tensor
 
 from treadle.algorithms.credit import Collapsed
 from treadle.core import compute
+from treadle.learner.chunks import LongPass
 from treadle.learner.config import LearnerConfig
+from treadle.learner.cost import Costs, costs_of
 from treadle.learner.head import Head
 from treadle.learner.pack import PackedBatch, looked_at, named, pack
-from treadle.learner.plan import PLANS
+from treadle.learner.plan import chosen
+from treadle.learner.tree import Sharing, always
 from treadle.models.policy import Policy
 from treadle.trajectory.forest import Column, Forest
 
@@ -28,13 +31,15 @@ Reader = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(states before [E, hidden], states behind [E, hidden], targets long[E]) to [E]."""
 
 
-def packs_of(forest: Forest, *, budget_tokens: int, everywhere: bool) -> list[PackedBatch]:
+def packs_of(
+    forest: Forest, *, budget_tokens: int, everywhere: bool, shares: Sharing = always
+) -> list[PackedBatch]:
     """Packs with an edge for every token of actions, or of all segments."""
     if everywhere:
         forest = replace(forest, action=np.ones(len(forest), dtype=bool))
     ones = np.where(forest.action, 1.0, 0.0)
     credit = Collapsed(pos=ones, neg=0 * ones, mass=ones)
-    return pack(forest, credit, denominator=1.0, budget_tokens=budget_tokens)
+    return pack(forest, credit, denominator=1.0, budget_tokens=budget_tokens, shares=shares)
 
 
 class Scorer:
@@ -45,18 +50,47 @@ class Scorer:
         self.config = config
         self.device: torch.device = next(policy.module.parameters()).device
         self.head = Head(policy, rows=config.head_rows, temperature=config.temperature)
+        self.costs: Costs = costs_of(policy, config.top_layers)
+        """Decides for `pack` which groups are trees."""
+        self._plan = chosen(config.attention, self.device, policy.weight_dtype)
+
+    def passes(
+        self, batch: PackedBatch, *, size: int, grads: bool
+    ) -> Iterator[tuple[Tensor, int, Tensor | slice]]:
+        """States of runs of tokens [n, hidden], the first token of each, its edges: one run, unless that is too long.
+
+        With `grads` each run's backward is due before the next is asked for. In the compute thread.
+        """
+        if batch.tokens > size:
+            long = LongPass(policy=self.policy, batch=batch, device=self.device, size=size, known=self._known(batch))
+            yield from long.backwards() if grads else long.forwards()
+            return
+        with torch.set_grad_enabled(grads):
+            states = self.forward(batch)
+        yield states, 0, slice(None)
+
+    def states(self, batch: PackedBatch, *, size: int) -> Tensor:
+        """Last hidden states [T, hidden] without gradients. In the compute thread."""
+        found = [states for states, _, _ in self.passes(batch, size=size, grads=False)]
+        return found[0] if len(found) == 1 else torch.cat(found)
+
+    def edges(self, batch: PackedBatch, first: int, edges: Tensor | slice) -> tuple[Tensor, Tensor]:
+        """Sources, counted from `first`, and target ids of some edges."""
+        return batch.src[edges].to(self.device) - first, batch.ids[batch.tgt[edges]].to(self.device)
 
     def forward(self, batch: PackedBatch) -> Tensor:
-        """Last hidden states [T, hidden]. In the compute thread."""
-        plan = PLANS[self.config.attention](batch, self.device)
+        """Last hidden states [T, hidden] of a whole pack. In the compute thread."""
+        plan = self._plan(batch, self.device)
         ids, pos, memo = batch.ids.to(self.device), batch.pos.to(self.device), self.policy.memo
-        if memo is None:
-            return self.policy.hidden(ids, pos, plan)
-        sums = named(batch, memo.names)
-        states = memo.take(sums, looked_at(batch))
-        if states is None:
-            return self.policy.hidden(ids, pos, plan, sums)
-        return self.policy.hidden_above(states, pos, plan)
+        states = self._known(batch)
+        if states is not None:
+            return self.policy.hidden_above(states, pos, plan)
+        return self.policy.hidden(ids, pos, plan, None if memo is None else named(batch, memo.names))
+
+    def _known(self, batch: PackedBatch) -> Tensor | None:
+        """[T, hidden] what a memo has of the pack, if it has all that matters."""
+        memo = self.policy.memo
+        return None if memo is None else memo.take(named(batch, memo.names), looked_at(batch))
 
     def scan(
         self, forest: Forest, readers: Mapping[str, Reader], *, budget_tokens: int, everywhere: bool = False
@@ -66,8 +100,9 @@ class Scorer:
         The caller sees to it that the weights do not change meanwhile.
         """
         out = {name: np.full(forest.tokens, np.nan) for name in readers}
-        for batch in packs_of(forest, budget_tokens=budget_tokens, everywhere=everywhere):
-            found = compute.run(functools.partial(self._read, batch, readers))
+        packs = packs_of(forest, budget_tokens=budget_tokens, everywhere=everywhere, shares=self.costs)
+        for batch in packs:
+            found = compute.run(functools.partial(self._read, batch, readers, budget_tokens))
             at = forest.start[batch.row] + batch.offset
             for name, numbers in found.items():
                 out[name][at] = numbers
@@ -85,9 +120,9 @@ class Scorer:
         """Reader of entropies, in nats."""
         return self.head.entropies(before)
 
-    def _read(self, batch: PackedBatch, readers: Mapping[str, Reader]) -> dict[str, Column]:
+    def _read(self, batch: PackedBatch, readers: Mapping[str, Reader], size: int) -> dict[str, Column]:
         with torch.no_grad():
-            states = self.forward(batch)
+            states = self.states(batch, size=size)
             src, tgt = batch.src.to(self.device), batch.tgt.to(self.device)
             before, behind, targets = states[src], states[tgt], batch.ids.to(self.device)[tgt]
             return {name: read(before, behind, targets).double().cpu().numpy() for name, read in readers.items()}

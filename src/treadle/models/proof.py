@@ -31,6 +31,10 @@ LAYER_WINDOWS = {
     "chunked_attention": "attention_chunk_size",
 }
 """Layer types that the hook can carry -> the config key of how far they see."""
+OTHER_WINDOWS = ("sliding_window_size", "window_size", "attention_window_size", "local_attention")
+"""Config keys that some architectures keep a window under which their layers count along flat indices."""
+STATE_SIZES = ("ssm_state_size", "mamba_d_state", "state_size", "conv_L_cache", "linear_conv_kernel_dim", "lru_width")
+"""Config keys of state that tokens hand on in the order of a batch: state spaces, convolutions, linear recurrences."""
 GLOBAL_ROPE = ("dynamic", "longrope")
 """Rotary scalings that change with the longest position in the batch once that passes the original context."""
 
@@ -59,8 +63,9 @@ def refuse_config(name: str, config: Any, context: int | None) -> int:
         raise ModelError(f"model `{name}`: transformers has no causal language model for {config.model_type}") from None
     text = config.get_text_config(decoder=True)
     odd = sorted(set(getattr(text, "layer_types", None) or ()) - set(LAYER_WINDOWS))
-    if kind._is_stateful or odd:
-        what = f"layers of type {', '.join(odd)}" if odd else "recurrent state"
+    kept = [key for key in STATE_SIZES if isinstance(getattr(text, key, None), int)]
+    if kind._is_stateful or odd or kept:
+        what = f"layers of type {', '.join(odd)}" if odd else " ".join(["recurrent state", *kept])
         raise ModelError(
             f"model `{name}`: {config.model_type} has {what}, whose results depend on the order of tokens in a batch; "
             f"use a model with softmax attention in every layer"
@@ -82,6 +87,10 @@ def refuse_config(name: str, config: Any, context: int | None) -> int:
     for layer_type in set(getattr(text, "layer_types", None) or ()):
         key = LAYER_WINDOWS[layer_type]
         refuse_window(name, getattr(text, key, None) if key else None, length)
+    for key in OTHER_WINDOWS:
+        window = getattr(text, key, None)
+        if isinstance(window, int) and window > 0:
+            refuse_window(name, window, length)
     return int(length)
 
 

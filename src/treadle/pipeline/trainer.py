@@ -118,7 +118,7 @@ class LearnerTrainer:
             collapsed = replace(collapsed, returns=at_level(collapsed.returns, forest, value.level))
         packs = pack(
             forest, collapsed, denominator=denominator, budget_tokens=self.learner.pack_tokens,
-            tolerance=self.learner.config.weave_tolerance,
+            tolerance=self.learner.config.weave_tolerance, shares=self.learner.costs,
         )
         fresh = all(group.oldest_version in (None, self.version) for group in groups)
         report = self.learner.update(packs, self.objective, fresh=fresh)

@@ -3,7 +3,8 @@
     fixed       program, weights, their copies for faster products, gradients, moments, memo (learner/footprint.py),
                 one step of the engine; with `engine.copies` program, weights and copies of its process too
     cache       kv_tokens * kv bytes                       the engine's KV arena, touched as it is used
-    work        the larger of one pack and one checkpoint  what the learner holds for a while
+    work        the larger of one pack and one checkpoint  what the learner holds for a while; with paths that are
+                                                           longer than a pack, their keys and values too
 
     NEAR * budget = fixed + cache + work
 
@@ -129,17 +130,18 @@ def plan_memory(recipe: Recipe, policy: Policy, *, resident: int | None = None) 
     rest = int(NEAR * budget) - sum(held.values())
 
     least_kv, checkpoint = LEAST_BLOCKS * block * kv, max(p.checkpoint for p in prints)
-    longest = recipe.limits.max_context  # a single path is never cut
-    least_work = max(checkpoint, *(p.pack(longest) for p in prints))
+    longest = recipe.limits.max_context
+    shelf = max(p.shelf(longest, config.tokens_per_pack) for p, config in zip(prints, learners, strict=True))
+    least_pack = min(longest, max(config.tokens_per_pack for config in learners))
+    least_work = max(checkpoint, *(p.pack(least_pack) + shelf for p in prints))
     if rest < least_kv + least_work:
         raise ConfigError(_refusal(recipe, held, least_kv, least_work))
     most = engine.kv_budget_tokens
     room = max(min(int(recipe.memory.engine_share * rest), rest - least_work), least_kv)
     tokens = min(most, room // kv) // block * block
-    fits = min(p.tokens(rest - tokens * kv) for p in prints)
+    fits = min(p.tokens(rest - tokens * kv - shelf) for p in prints)
     pack = min(fits, max(config.tokens_per_pack for config in learners))
-    longest_pack = max(pack, longest)
-    work = max(checkpoint, *(p.pack(longest_pack) for p in prints))
+    work = max(checkpoint, *(p.pack(pack) + shelf for p in prints))
     tokens = max(min(most, (rest - work) // kv) // block * block, tokens)
     return MemoryPlan(
         budget=budget, fixed=held, kv_tokens=tokens, kv_bytes=kv, pack_tokens=pack, work=work, apart=apart

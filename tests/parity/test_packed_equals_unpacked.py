@@ -15,21 +15,27 @@ from treadle.algorithms.losses import Loss, LossTerms, Nll, PpoClip
 from treadle.learner.config import LearnerConfig
 from treadle.learner.learner import Learner
 from treadle.learner.pack import pack
+from treadle.learner.tree import Sharing, always, never
 from treadle.models.attention import CausalPlan
 from treadle.models.policy import Policy, Scaling
 from treadle.testing.forest_edits import cut_actions, shuffle_siblings
+from treadle.testing.forests import Node
 from treadle.trajectory.forest import Forest
 
 LOSS = PpoClip(eps_low=0.9, eps_high=20.0, dual=200.0)
 """Wide enough that most tokens are inside the clip range and have a gradient, narrow enough that some are not."""
 
 
-def packed(policy: Policy, forest: Forest, budget: int, *, attention: str = "node", rows: int = 7, loss: Loss = LOSS):
-    """Loss, gradient and number of packs by the learner."""
-    learner = Learner(policy, LearnerConfig(attention=attention, head_rows=rows))
+def packed(
+    policy: Policy, forest: Forest, budget: int, *, attention: str = "node", rows: int = 7, loss: Loss = LOSS,
+    at_once: int = 10_000, shares: Sharing = always,
+) -> tuple[float, Tensor, int]:
+    """Loss, gradient and number of packs by the learner, which takes `at_once` tokens of a pack in one forward."""
+    learner = Learner(policy, LearnerConfig(attention=attention, head_rows=rows, tokens_per_pack=at_once))
     weight, denominator = SeqMeanTokenMean().weights(forest)
     packs = pack(
-        forest, credit_of(forest).collapse(forest, weight), denominator=denominator, budget_tokens=budget
+        forest, credit_of(forest).collapse(forest, weight), denominator=denominator, budget_tokens=budget,
+        shares=shares,
     )
     total = sum(learner.accumulate(batch, loss)[0] for batch in packs)
     return total, take_gradient(policy), len(packs)
@@ -68,25 +74,27 @@ many = settings(max_examples=12, deadline=None, suppress_health_check=[HealthChe
 @many
 @given(
     seed=st.integers(0, 2**31), budget=st.sampled_from([1, 20, 60, 10_000]),
-    attention=st.sampled_from(["node", "sdpa"]),
+    attention=st.sampled_from(["node", "sdpa"]), at_once=st.sampled_from([5, 23, 10_000]),
+    shares=st.sampled_from([always, never]),
 )
 def test_in_float64_the_gradient_is_that_of_one_path_at_a_time(
-    policy64: Policy, seed: int, budget: int, attention: str
+    policy64: Policy, seed: int, budget: int, attention: str, at_once: int, shares: Sharing
 ):
+    """Whatever the budget of packs, the tokens of a forward and the layout."""
     forest = forest_of(trees(seed))
     expected_loss, expected = one_path_at_a_time(policy64, forest)
-    got_loss, got, packs = packed(policy64, forest, budget, attention=attention)
+    got_loss, got, packs = packed(policy64, forest, budget, attention=attention, at_once=at_once, shares=shares)
     assert relative(got, expected) < 1e-12
     assert got_loss == pytest.approx(expected_loss, rel=1e-12, abs=1e-14)
     assert packs > 1 or budget > 20 or len(forest) < 3
 
 
 @many
-@given(seed=st.integers(0, 2**31), budget=st.sampled_from([20, 10_000]))
-def test_in_float32_the_gradient_is_that_of_one_path_at_a_time(policy: Policy, seed: int, budget: int):
+@given(seed=st.integers(0, 2**31), budget=st.sampled_from([20, 10_000]), at_once=st.sampled_from([7, 10_000]))
+def test_in_float32_the_gradient_is_that_of_one_path_at_a_time(policy: Policy, seed: int, budget: int, at_once: int):
     forest = forest_of(trees(seed))
     expected_loss, expected = one_path_at_a_time(policy, forest)
-    got_loss, got, _ = packed(policy, forest, budget)
+    got_loss, got, _ = packed(policy, forest, budget, at_once=at_once)
     assert relative(got, expected) < 1e-5
     assert got_loss == pytest.approx(expected_loss, rel=1e-5, abs=1e-7)
 
@@ -101,16 +109,34 @@ def test_with_nll_too_the_gradient_is_that_of_one_path_at_a_time(policy64: Polic
 
 @many
 @given(seed=st.integers(0, 2**31))
-def test_cutting_actions_and_permuting_siblings_and_groups_keeps_the_gradient(policy64: Policy, seed: int):
+def test_cutting_actions_and_permuting_siblings_and_groups_keeps_loss_and_gradient(policy64: Policy, seed: int):
     roots = trees(seed)
-    _, expected, _ = packed(policy64, forest_of(roots), 10_000)
+    loss, expected, _ = packed(policy64, forest_of(roots), 10_000)
     rng = np.random.default_rng(seed)
     for other in (
         [cut_actions(root) for root in roots],
         [shuffle_siblings(root, rng) for root in roots],
         roots[::-1],
     ):
-        assert relative(packed(policy64, forest_of(other), 60)[1], expected) < 1e-12
+        got_loss, got, _ = packed(policy64, forest_of(other), 60)
+        assert relative(got, expected) < 1e-12
+        assert got_loss == pytest.approx(loss, rel=1e-12, abs=1e-14)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_cutting_actions_changes_no_number_of_any_edge(seed: int):
+    """A+, A- and mass stand with tokens, and a segment's boundary is none of theirs."""
+
+    def numbers(roots: list[Node]) -> list[list[float]]:
+        forest = forest_of(roots)
+        weight, denominator = TokenMean().weights(forest)
+        collapsed = credit_of(forest).collapse(forest, weight)
+        (batch,) = pack(forest, collapsed, denominator=denominator, budget_tokens=10_000)
+        columns = (batch.ids[batch.tgt], batch.pos[batch.tgt], batch.terms.pos_w, batch.terms.neg_w, batch.terms.mass)
+        return [column.tolist() for column in columns]
+
+    roots = trees(seed)
+    assert numbers([cut_actions(root) for root in roots]) == numbers(roots)
 
 
 def test_the_order_of_the_packs_does_not_matter(policy64: Policy):
