@@ -2,9 +2,10 @@
 
 Both sides run in one process, in turns, on the same policy, with the same output head on the same loss edges, the same
 products and the same attention kernel. The flat side is one path per row; all rows are equally long, so that nothing of
-it is padding. Its rows are taken at most `--flat-tokens` at once, and see themselves by the learner's own calls or, with
-`--flat-attention rows`, by one causal call of PyTorch for `[rows, tokens]`, as other trainers do it. `speedup` is the median of flat over tree, pair by pair, of forward and backward;
-the optimiser's step, which is the same for both, is told apart. `limit` is the ratio of counted operations.
+it is padding. Its rows are taken at most `--flat-tokens` at once, and see themselves by the learner's own calls or,
+with `--flat-attention rows`, by one causal call of PyTorch for `[rows, tokens]`, as other trainers do it. `speedup` is
+the median of flat over tree, pair by pair, of forward and backward; the optimiser's step, which is the same for both,
+is told apart. `limit` is the ratio of counted operations.
 
 Recorded log-probs are the policy's own, so that every token has a gradient. Gradients of the first pair are compared,
 and once more in float64 on a small model.
