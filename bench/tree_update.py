@@ -1,10 +1,11 @@
 """What a shared prefix saves an update: one group packed as a tree against the same group as a padded flat batch.
 
 Both sides run in one process, in turns, on the same policy, with the same output head on the same loss edges, the same
-products and the same flash kernel. The flat side is one path per row, `[rollouts, tokens]`, with one batched causal
-attention per layer, as other trainers do it; all rows are equally long, so that nothing of it is padding. Its rows are
-taken at most `--flat-tokens` at once. `speedup` is the median of flat over tree, pair by pair, of forward and backward;
-the optimiser's step, which is the same for both, is told apart. `limit` is the ratio of counted operations.
+products and the same attention kernel. The flat side is one path per row; all rows are equally long, so that nothing of
+it is padding. Its rows are taken at most `--flat-tokens` at once, and see themselves by the learner's own calls or,
+with `--flat-attention rows`, by one causal call of PyTorch for `[rows, tokens]`, as other trainers do it. `speedup` is
+the median of flat over tree, pair by pair, of forward and backward; the optimiser's step, which is the same for both,
+is told apart. `limit` is the ratio of counted operations.
 
 Recorded log-probs are the policy's own, so that every token has a gradient. Gradients of the first pair are compared,
 and once more in float64 on a small model.
@@ -75,6 +76,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shapes", default=",".join(SHAPES), help="shapes by comma (default all)")
     parser.add_argument("--pairs", type=int, default=3, help="pairs of tree and flat for each shape (default 3)")
     parser.add_argument("--flat-tokens", type=int, default=2560, help="tokens of a flat batch at once (default 2560)")
+    parser.add_argument(
+        "--flat-attention", choices=("node", "rows"), default="node",
+        help="attention of the flat side: the learner's own calls, row by row, or one causal call for all rows",
+    )
     parser.add_argument("--no-memory", action="store_true", help="leave memory out")
     parser.add_argument("--side", choices=("tree", "flat"), help="only measure the memory of one side, in this process")
 
@@ -95,7 +100,8 @@ def run(args: argparse.Namespace) -> dict[str, object]:
         shapes[MEASURED].update(memory(args))
     return {
         **shapes, **record, "grad_rel_error_fp32": max(shape["grad_rel_error"] for shape in shapes.values()),
-        "optimiser_step_s": _step(learner), "pairs": args.pairs, "flat_tokens": args.flat_tokens,
+        "optimiser_step_s": _step(learner), "pairs": args.pairs, "flat_attention": args.flat_attention,
+        "flat_tokens": args.flat_tokens,
         "seconds": time.perf_counter() - begun, **machine(),
     }
 
@@ -103,7 +109,7 @@ def run(args: argparse.Namespace) -> dict[str, object]:
 def measured(learner: Learner, shape: tuple[int, int, int], args: argparse.Namespace) -> dict[str, float]:
     """One shape, tree and flat in turns."""
     both = (packed,), flats = packs(learner, shape, flat_tokens=args.flat_tokens)
-    tree, flat = sides(learner, both, shape)
+    tree, flat = sides(learner, both, shape, attention=args.flat_attention)
     error = 0.0
     seconds: list[tuple[float, float]] = []
     for number in range(args.pairs):
@@ -125,7 +131,7 @@ def measured(learner: Learner, shape: tuple[int, int, int], args: argparse.Names
 
 
 def sides(
-    learner: Learner, packed: Packs, shape: tuple[int, int, int]
+    learner: Learner, packed: Packs, shape: tuple[int, int, int], *, attention: str = "node"
 ) -> tuple[Callable[[], object], Callable[[], object]]:
     """Forward and backward of a group, as a tree by the learner and flat."""
     trees, flats = packed
@@ -138,7 +144,10 @@ def sides(
 
     def flat() -> None:
         for batch in flats:
-            compute.run(lambda batch=batch: padded(learner.policy, head, batch, batch.tokens // length))
+            if attention == "node":
+                learner.accumulate(batch, LOSS)
+            else:
+                compute.run(lambda batch=batch: padded(learner.policy, head, batch, batch.tokens // length))
 
     return tree, flat
 

@@ -38,6 +38,16 @@ def test_the_record_has_speed_limit_and_equal_gradients(folder: Path, monkeypatc
     assert json.loads(json.dumps(record)) == record
 
 
+def test_both_ways_of_the_flat_side_have_the_same_gradient(folder: Path) -> None:
+    learner = Learner(Policy.load(folder), LearnerConfig(tokens_per_pack=1 << 20, max_skew=None))
+    both, found = tree_update.packs(learner, (20, 10, 4), flat_tokens=60), []
+    for attention in ("node", "rows"):
+        learner.policy.module.zero_grad()
+        tree_update.sides(learner, both, (20, 10, 4), attention=attention)[1]()
+        found.append(tree_update._gradients(learner))
+    assert tree_update._relative(*found) < 1e-5
+
+
 def test_the_flat_side_is_one_path_per_row_in_batches_of_whole_rows(folder: Path) -> None:
     learner = Learner(Policy.load(folder), LearnerConfig(tokens_per_pack=1 << 20, max_skew=None))
     (tree,), flats = tree_update.packs(learner, (20, 10, 4), flat_tokens=60)

@@ -26,8 +26,9 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from treadle.core.errors import ConfigError
+from treadle.learner.kernels import HALF, kernel_for
 from treadle.learner.pack import PackedBatch
-from treadle.learner.spans import HALF, Calls, Shelf, kernel_for, spans
+from treadle.learner.spans import Calls, Shelf, spans
 from treadle.learner.tree import require_order
 from treadle.models.attention import AttentionPlan
 

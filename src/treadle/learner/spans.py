@@ -11,23 +11,21 @@ backward of a flash attention (2205.14135) gives its own share of each gradient,
 The same calls do for a run of tokens whose earlier keys were computed before: a `Shelf` keeps keys and values of a
 whole pack, by layer, and collects their gradients. `chunks` makes use of it.
 
-On a CPU the calls are PyTorch's own flash kernel; elsewhere, or where a build lacks it, the same two formulas in plain
-operations.
+What computes a call is a matter of the device (see `kernels`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from treadle.learner.kernels import HALF, Kernel
 from treadle.learner.tree import Node
-
-HALF = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,94 +60,6 @@ def spans(nodes: Sequence[Node], first: int, last: int) -> list[Span]:
         if a < b:
             others.append(Span(slice(a - first, b - first), slice(node.start, stop), False))
     return own + others
-
-
-class Kernel(Protocol):
-    """One dense attention. q [1, Hq, n, D]; k, v [1, Hk, m, D] with Hq a multiple of Hk."""
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
-        """Output [1, Hq, n, D] and log-sum-exp of the scores [1, Hq, n]."""
-        ...
-
-    def backward(
-        self, grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, causal: bool, scale: float
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients of q, k and v, from output, its gradient and log-sum-exp over all keys that the queries see."""
-        ...
-
-
-class Plain:
-    """The formulas, in any build and on any device. Holds n x m scores."""
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
-        """See `Kernel`."""
-        scores = self._scores(q, k, causal, scale)  # [Hk, G, n, m]
-        lse = scores.logsumexp(-1)
-        out = (scores - lse[..., None]).exp() @ _wide(v)[0][:, None]
-        return out.reshape(q.shape).to(q.dtype), lse.reshape(q.shape[:3])
-
-    def backward(
-        self, grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, causal: bool, scale: float
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """See `Kernel`."""
-        scores = self._scores(q, k, causal, scale)
-        heads, group, n, _ = scores.shape
-        weight = (scores - lse.reshape(heads, group, n, 1)).exp()
-        into = _wide(grad).reshape(heads, group, n, -1)
-        delta = (_wide(grad) * _wide(out)).sum(-1).reshape(heads, group, n, 1)
-        slope = weight * (into @ _wide(v)[0][:, None].mT - delta) * scale
-        of_q = (slope @ _wide(k)[0][:, None]).reshape(q.shape)
-        of_k = (slope.mT @ _wide(q).reshape(heads, group, n, -1)).sum(1)[None]
-        of_v = (weight.mT @ into).sum(1)[None]
-        return of_q.to(q.dtype), of_k.to(k.dtype), of_v.to(v.dtype)
-
-    def _scores(self, q: Tensor, k: Tensor, causal: bool, scale: float) -> Tensor:
-        heads = k.shape[1]
-        scores = _wide(q).reshape(heads, -1, *q.shape[2:]) @ _wide(k)[0][:, None].mT * scale
-        if causal:
-            hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
-            scores = scores.masked_fill(hidden, -torch.inf)
-        return scores
-
-
-class Flash:
-    """PyTorch's kernel for CPUs, which takes grouped heads and slices as they are."""
-
-    def __init__(self, forward: Callable[..., Any], backward: Callable[..., Any]) -> None:
-        self._forward = forward
-        self._backward = backward
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
-        """See `Kernel`."""
-        out, lse = self._forward(q, k, v, 0.0, causal, scale=scale)
-        return out, lse
-
-    def backward(
-        self, grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, causal: bool, scale: float
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """See `Kernel`."""
-        of_q, of_k, of_v = self._backward(grad, q, k, v, out, lse, 0.0, causal, scale=scale)
-        return of_q, of_k, of_v
-
-
-def _find() -> Flash | None:
-    """None in builds without it."""
-    try:
-        return Flash(
-            torch.ops.aten._scaled_dot_product_flash_attention_for_cpu,
-            torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward,
-        )
-    except AttributeError:
-        return None
-
-
-PLAIN = Plain()
-FLASH = _find()
-
-
-def kernel_for(device: torch.device) -> Kernel:
-    """The fastest kernel of this module on a device."""
-    return FLASH if FLASH is not None and device.type == "cpu" else PLAIN
 
 
 class Shelf:
@@ -258,8 +168,3 @@ def _joined(q: Tensor, keys: Tensor, values: Tensor, calls: Calls, scale: float)
         out[:, at] += part * (total - both).exp().transpose(1, 2)[..., None]
         lse[:, :, at] = both
     return out.to(q.dtype), lse
-
-
-def _wide(states: Tensor) -> Tensor:
-    """In a format to add up in."""
-    return states.float() if states.dtype in HALF else states
