@@ -16,7 +16,7 @@ from bench.kill_resume import killed_run  # noqa: E402
 from treadle.trajectory.store import read_events, read_groups  # noqa: E402
 
 UPDATES = 3
-COUNTED = tuple(f"branching.{name}" for name in ("forks", "probes", "look", "refused.")) + ("tokens_sampled",)
+COUNTED = ("branching.forks", "branching.probes", "branching.look", "branching.refused.", "tokens_sampled")
 """What does not depend on timing; how many snapshots are held at a time does."""
 
 
