@@ -114,6 +114,8 @@ def test_a_column_of_another_length_is_refused() -> None:
     forest = Forest.of([hand_tree().group])
     with pytest.raises(ValueError, match=r"forest: column reward has shape \(2,\), expected \(6,\)"):
         replace(forest, reward=np.zeros(2))
+    with pytest.raises(ValueError, match=r"forest: note value has shape \(6,\), expected \(12,\), one per token"):
+        replace(forest, notes={"value": np.zeros(6)})
 
 
 @pytest.mark.parametrize("leaf", [-1, 6])

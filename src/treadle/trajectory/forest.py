@@ -112,6 +112,11 @@ class Forest:
         for name, column in columns.items():
             if column.shape != (n,):
                 raise ValueError(f"forest: column {name} has shape {column.shape}, expected ({n},), one per segment")
+        for name, column in self.notes.items():
+            if column.shape != (self.tokens,):
+                raise ValueError(
+                    f"forest: note {name} has shape {column.shape}, expected ({self.tokens},), one per token"
+                )
         for name, link in (("parent", self.parent), ("after", self.after)):
             self._check_link(name, link)
         if self.rollout_leaf.shape != (len(self.rollouts),) or not _within(self.rollout_leaf, n):
