@@ -89,12 +89,12 @@ class LearnerConfig:
     """Most tokens of one forward and backward. A longer single path is taken in runs of so many tokens, for the time of
     one more forward.
 
-    Activations grow with it (a 135M model: about 1.5 MB per token), speed hardly does beyond a thousand.
+    Activations grow with it (a 135M model: about 0.7 MB per token), speed hardly does beyond a thousand.
     """
     recompute: bool = False
     """Layers that train keep their inputs alone and compute the rest again in the backward (activation checkpointing):
-    a pack takes a third of the memory where four layers train, an eighth where thirty do, and one more forward of these
-    layers. Gradients are the same."""
+    a pack takes a third of the memory where four layers train, an eighth where thirty do (counted on plain layers;
+    fused ones keep half to begin with), and one more forward of these layers. Gradients are the same."""
     lora_rank: int | None = None
     """Rank of adapters beside the linear layers of the layers that train (LoRA): they alone train, and the norms, too,
     stay as they are. None trains the weights themselves. Wants a larger `lr`, about ten times."""

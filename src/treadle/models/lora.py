@@ -119,6 +119,11 @@ class _Adapted:
         return (weight.to(self.a.dtype) + self._scale * (self.b @ self.a)).to(weight.dtype)
 
 
+def adapted(layer: nn.Module) -> bool:
+    """Whether an adapter stands beside this layer."""
+    return isinstance(layer.forward, _Adapted)
+
+
 def linear_layers(module: nn.Module, parts: Iterable[nn.Module]) -> dict[str, nn.Linear]:
     """The plain linear layers within these parts of a module, by their names in it."""
     inside = {id(layer) for part in parts for layer in part.modules()}

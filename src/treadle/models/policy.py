@@ -28,6 +28,8 @@ from treadle.core.errors import ModelError
 from treadle.models.attention import AttentionPlan, CausalPlan, register
 from treadle.models.checkpoint import copy_weights, load_module, save_module
 from treadle.models.dims import Dims
+from treadle.models.embedding import add_in_place
+from treadle.models.fused import fuse
 from treadle.models.gate import Gate
 from treadle.models.linear import quicken
 from treadle.models.lora import Adapters, linear_layers
@@ -99,6 +101,8 @@ class Policy:
         """Names of the contexts of the forward that runs, for the memo."""
         self._version = 0
         self._weights = quicken(module)
+        fuse(module)
+        add_in_place(module)
         self._body = module.get_decoder()
         self._head = module.get_output_embeddings()
         self._scaling = Scaling.of(module.config.get_text_config(decoder=True))

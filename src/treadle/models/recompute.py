@@ -20,13 +20,13 @@ from torch.utils.checkpoint import checkpoint
 
 def recompute(layers: Iterable[nn.Module]) -> Callable[[], None]:
     """Have these layers recompute; returns what ends it."""
-    chosen = list(layers)
-    for layer in chosen:
-        layer.forward = _Twice(layer.forward)
+    chosen = [(layer, layer.forward) for layer in layers]
+    for layer, forward in chosen:
+        layer.forward = _Twice(forward)
 
     def end() -> None:
-        for layer in chosen:
-            del layer.forward  # the class's own is behind it
+        for layer, forward in chosen:
+            layer.forward = forward
 
     return end
 

@@ -1,0 +1,254 @@
+"""A decoder layer with few passes over memory, where gradients are recorded.
+
+transformers writes a layer as some forty small operations. Each reads and writes all states, most keep their result
+for the backward, and autograd adds up what meets. On a processor whose products run near their limit this was a tenth
+of an update. Here a layer is three operations around the attention, each with a backward of its own:
+
+    enter   norm, products to queries, keys and values, rotary positions
+    leave   product of what attention gave, added to what entered
+    feed    norm, gate and up, silu(gate) * up, down, added to what entered
+
+Kept for the backward are what enters each of them, a number per token and norm, and gate and up; what is cheap is
+computed again. The gradients of weights are added to `weight.grad` inside the product, so that no matrix is written
+only to be added; `torch.autograd.grad` does not see them.
+
+The layer stays the object it was. What is not exactly the layer known here takes the way of transformers: another type,
+adapters, biases, half precision, a part of it with hooks, another device than the CPU; so does every forward that
+records no gradients, the engine's. Both ways differ by rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import silu
+from transformers.activations import ACT2FN
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm
+from transformers.models.mistral.modeling_mistral import MistralDecoderLayer, MistralRMSNorm
+
+from treadle.models.linear import multiply
+from treadle.models.lora import adapted
+
+LAYERS: tuple[type, ...] = (LlamaDecoderLayer, MistralDecoderLayer)
+"""Layers that are known: RMS norm before attention and before a gated block, rotary positions, no more."""
+NORMS: Mapping[type, tuple[str, tuple[torch.dtype, ...]]] = {
+    LlamaRMSNorm: ("variance_epsilon", (torch.float32,)),
+    MistralRMSNorm: ("variance_epsilon", (torch.float32,)),
+    nn.RMSNorm: ("eps", (torch.float32, torch.float64)),
+}
+"""Norms -> the attribute of their epsilon, and the formats in which they compute as here."""
+
+SILU = (nn.SiLU, type(ACT2FN["silu"]))
+
+
+def fuse(module: nn.Module) -> None:
+    """Let the layers of `module` that are known take this way."""
+    for layer in module.modules():
+        if type(layer) in LAYERS:
+            layer.forward = _Layer(layer, layer.forward)
+
+
+@dataclass(frozen=True, slots=True)
+class _Norm:
+    scale: Tensor
+    """[hidden]"""
+    eps: float
+
+    def __call__(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Normed states, and the factor of each token, [T, 1]."""
+        size = torch.linalg.vector_norm(states, dim=-1, keepdim=True)
+        factor = size.square_().div_(states.shape[-1]).add_(self.eps).rsqrt_()
+        return (states * factor).mul_(self.scale), factor
+
+    def back(self, slope: Tensor, unit: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
+        """Gradients of the states, but for `factor` that is still to be multiplied, and of the scale.
+
+        `slope`, that of the normed states, is used up; `unit` are the states times their factor.
+        """
+        weighted = slope * unit
+        share = (weighted @ self.scale).div_(unit.shape[-1])
+        slope.mul_(self.scale).addcmul_(unit, share[:, None], value=-1)
+        return slope, weighted.sum(0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The tensors of a layer."""
+
+    before: _Norm
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    o: Tensor
+    between: _Norm
+    gate: Tensor
+    up: Tensor
+    down: Tensor
+    head_dim: int
+
+
+class _Layer:
+    """The forward of one layer."""
+
+    def __init__(self, layer: Any, forward: Callable[..., Any]) -> None:
+        self._layer = layer
+        self._plain = forward
+        linear = [layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj, layer.self_attn.o_proj]
+        self._linear = [*linear, layer.mlp.gate_proj, layer.mlp.up_proj, layer.mlp.down_proj]
+
+    def __call__(self, hidden_states: Tensor, **given: Any) -> Tensor:
+        plan, turn = given.get("plan"), given.get("position_embeddings")
+        parts = self._parts(hidden_states) if torch.is_grad_enabled() and given.get("cache") is None else None
+        if parts is None or plan is None or turn is None:
+            plain: Tensor = self._plain(hidden_states, **given)
+            return plain
+        states, cos, sin = hidden_states[0], turn[0][0], turn[1][0]
+        attention = self._layer.self_attn
+        qkv = _Enter.apply(states, parts.before.scale, parts, cos, sin)  # type: ignore[no-untyped-call]
+        q, k, v = (x.transpose(0, 1)[None] for x in qkv)
+        seen = plan.attend(attention.layer_idx, q, k, v, attention.scaling)[0].reshape(len(states), -1)
+        states = _Leave.apply(seen, states, parts)  # type: ignore[no-untyped-call]
+        out: Tensor = _Feed.apply(states, parts.between.scale, parts)  # type: ignore[no-untyped-call]
+        return out[None]
+
+    def _parts(self, states: Tensor) -> _Parts | None:
+        """None where the layer is more than what is known here."""
+        layer = self._layer
+        if states.device.type != "cpu" or len(states) != 1 or any(map(_heard, layer.modules())):
+            return None
+        before, between = _norm(layer.input_layernorm, states), _norm(layer.post_attention_layernorm, states)
+        if before is None or between is None or type(layer.mlp.act_fn) not in SILU:
+            return None
+        weights = [linear.weight for linear in self._linear]
+        tensors = [before.scale, between.scale, *weights]
+        alike = all(t.dtype == states.dtype and t.requires_grad == weights[0].requires_grad for t in tensors)
+        plain = all(linear.bias is None and not adapted(linear) for linear in self._linear)
+        if not (alike and plain):
+            return None
+        q, k, v, o, gate, up, down = weights
+        return _Parts(before, q, k, v, o, between, gate, up, down, layer.self_attn.head_dim)
+
+
+def _heard(part: nn.Module) -> bool:
+    """Whether somebody listens to a part of a layer."""
+    listens = part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks
+    return bool(listens) and type(part) not in LAYERS
+
+
+def _norm(norm: Any, states: Tensor) -> _Norm | None:
+    eps, dtypes = NORMS.get(type(norm), ("", ()))
+    return _Norm(norm.weight, float(vars(norm)[eps])) if states.dtype in dtypes and vars(norm)[eps] else None
+
+
+class _Enter(torch.autograd.Function):
+    """Norm, products and rotary positions."""
+
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, scale: Tensor, parts: _Parts, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
+        """states [T, hidden], cos and sin [T, D]; queries, keys and values [T, heads, D]."""
+        normed, factor = parts.before(states)
+        ctx.save_for_backward(states, factor, cos, sin)
+        ctx.parts = parts
+        q, k, v = (multiply(normed, w).view(len(states), -1, parts.head_dim) for w in (parts.q, parts.k, parts.v))
+        return _turned(q, cos, sin), _turned(k, cos, sin), v
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, of_q: Tensor, of_k: Tensor, of_v: Tensor) -> tuple[Tensor | None, ...]:
+        """Of the states and the norm; those of weights are added where they lie."""
+        states, factor, cos, sin = ctx.saved_tensors
+        parts: _Parts = ctx.parts
+        slopes = [x.reshape(len(states), -1) for x in (_back(of_q, cos, sin), _back(of_k, cos, sin), of_v)]
+        unit = states * factor
+        normed = unit * parts.before.scale
+        for weight, slope in zip((parts.q, parts.k, parts.v), slopes, strict=True):
+            _add(weight, slope, normed)
+        of_normed = multiply(slopes[0], parts.q.T)
+        of_normed.add_(multiply(slopes[1], parts.k.T)).add_(multiply(slopes[2], parts.v.T))
+        of_states, of_scale = parts.before.back(of_normed, unit, factor)
+        return of_states.mul_(factor), of_scale, None, None, None
+
+
+class _Leave(torch.autograd.Function):
+    """The product of what attention gave, added to what entered the layer."""
+
+    @staticmethod
+    def forward(ctx: Any, seen: Tensor, states: Tensor, parts: _Parts) -> Tensor:
+        """seen [T, heads * D], states [T, hidden]; [T, hidden]."""
+        ctx.save_for_backward(seen)
+        ctx.parts = parts
+        return multiply(seen, parts.o).add_(states)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+        """Of what attention gave and of what entered."""
+        (seen,) = ctx.saved_tensors
+        _add(ctx.parts.o, slope, seen)
+        return multiply(slope, ctx.parts.o.T), slope, None
+
+
+class _Feed(torch.autograd.Function):
+    """The gated block."""
+
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, scale: Tensor, parts: _Parts) -> Tensor:
+        """[T, hidden] to [T, hidden]."""
+        normed, factor = parts.between(states)
+        gate, up = multiply(normed, parts.gate), multiply(normed, parts.up)
+        ctx.save_for_backward(states, factor, gate, up)
+        ctx.parts = parts
+        return multiply(silu(gate).mul_(up), parts.down).add_(states)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+        """Of the states and the norm."""
+        states, factor, gate, up = ctx.saved_tensors
+        parts: _Parts = ctx.parts
+        open_ = silu(gate)
+        _add(parts.down, slope, open_ * up)
+        of_inner = multiply(slope, parts.down.T)
+        of_up = open_.mul_(of_inner)
+        of_inner.mul_(up)
+        of_gate = torch.ops.aten.silu_backward.grad_input(of_inner, gate, grad_input=of_inner)
+        unit = states * factor
+        normed = unit * parts.between.scale
+        _add(parts.gate, of_gate, normed)
+        _add(parts.up, of_up, normed)
+        of_normed = multiply(of_gate, parts.gate.T).add_(multiply(of_up, parts.up.T))
+        of_states, of_scale = parts.between.back(of_normed, unit, factor)
+        return torch.addcmul(slope, of_states, factor), of_scale, None
+
+
+def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary positions: x * cos + (-second half, first half) * sin. x [T, heads, D]; the result is contiguous."""
+    out = torch.mul(x, cos[:, None], out=x.new_empty(x.shape))
+    half = x.shape[-1] // 2
+    out[..., :half].addcmul_(x[..., half:], sin[:, None, :half], value=-1)
+    out[..., half:].addcmul_(x[..., :half], sin[:, None, half:])
+    return out
+
+
+def _back(slope: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """The transpose of `_turned`."""
+    out = torch.mul(slope, cos[:, None], out=slope.new_empty(slope.shape))
+    half = slope.shape[-1] // 2
+    out[..., :half].addcmul_(slope[..., half:], sin[:, None, half:])
+    out[..., half:].addcmul_(slope[..., :half], sin[:, None, :half], value=-1)
+    return out
+
+
+def _add(weight: Tensor, slope: Tensor, states: Tensor) -> None:
+    """Add a product's gradient to its weight's, if it trains: slope [T, out], states [T, in]."""
+    if not weight.requires_grad:
+        return
+    if weight.grad is None:
+        weight.grad = slope.T @ states
+    else:
+        weight.grad.addmm_(slope.T, states)
