@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from treadle.agents.context import Context
 from treadle.agents.deadline import deadline
 from treadle.agents.leash import Leash
 from treadle.agents.limits import Rewards, RolloutLimits, chars_beyond
@@ -113,7 +114,7 @@ class _Playing:
         self.host = host
         self.leash = plan.leash or Leash.begin(player.clock)
         self.spent: dict[str, float] = {}
-        self.context: Ids = np.empty(0, np.int32)
+        self.context = Context(np.empty(0, np.int32))
         self.state_key: str | None = None
         limits = player.limits
         self.sampling = Sampling(
@@ -156,7 +157,7 @@ class _Playing:
                 self.rollout, completion, after=at, turn=turn, spans=parsed.spans, state_key=self.state_key
             )
             self.leash.beat()
-            self.context = np.concatenate([self.context, completion.ids])
+            self.context.append(completion.ids)
             if cut:
                 return self._cut_off(completion)
             self.leash.waits_for = "environment"
@@ -179,7 +180,7 @@ class _Playing:
                 return limit("context", f"{len(self.context)} + {len(ids)} tokens")
             at = self.group.observed(self.rollout, ids, after=at, turn=turn, tier=self.host.tier)
             self.leash.beat()
-            self.context = np.concatenate([self.context, ids])
+            self.context.append(ids)
             self.state_key = step.state_key
         raise EnvError(f"task {self.plan.task.id}: max_turns is {turns}, expected at least 1")
 
@@ -199,7 +200,7 @@ class _Playing:
                 f"task {self.plan.task.id}: rollout {self.rollout} starts from another prompt than its group; "
                 "reset must depend on the task and the env seed alone"
             )
-        self.context = ids
+        self.context = Context(ids)
         return self.group.prompt(ids)
 
     def _rendered(self, opened: Opened) -> Ids:
@@ -215,7 +216,7 @@ class _Playing:
         room = limits.max_context - len(self.context)
         sampling = self.sampling if room >= limits.max_tokens_per_turn else replace(self.sampling, max_tokens=room)
         request = Request(
-            prompt=self.context, sampling=sampling,
+            prompt=self.context.ids, sampling=sampling,
             stream=self.plan.sample_stream.at("turn", turn, "sample"),
             cache=CacheHint(rollout=self.rollout, trunk=self.group.key.id, trunk_len=trunk_len),
             priority=self.plan.priority(),
