@@ -81,7 +81,9 @@ class StageMeter:
         """Somebody is in the stage from now on; see `busy`."""
         if self._began is None:
             self._began = now
-        held = self._stages.setdefault(stage, _Stage())
+        held = self._stages.get(stage)
+        if held is None:
+            held = self._stages[stage] = _Stage()
         if held.inside == 0:
             held.since = now
         held.inside += 1

@@ -131,6 +131,7 @@ class Group:
         self.rollouts: dict[str, Rollout] = {}
         self.records: list[RewardRecord] = []
         self._sink: Sink = sink or NoSink()
+        self._last, self._number = "", -1
         self._sink.group(key)
 
     def onward(self, sink: Sink) -> Group:
@@ -313,8 +314,12 @@ class Group:
     # -- inside ------------------------------------------------------------------------------------------------
 
     def _next_id(self) -> str:
-        last = next(reversed(self.segments), None)  # numbers may be missing where a rollout is played again
-        return f"{self.key.id}:{0 if last is None else int(last.rpartition(':')[2]) + 1:05d}"
+        last = next(reversed(self.segments), "")  # numbers may be missing where a rollout is played again
+        if last != self._last:  # it was not made here
+            self._number = int(last.rpartition(":")[2]) if last else -1
+        self._number += 1
+        self._last = f"{self.key.id}:{self._number:05d}"
+        return self._last
 
     def _end(self, rollout: str) -> Segment | None:
         leaves = self.rollouts[rollout].leaves
@@ -350,7 +355,7 @@ class Group:
             raise ValueError(f"rollout {rollout} ended as {held.outcome.status} and takes no more segments")
         parent = columns.pop("parent", None) or after
         assert isinstance(parent, Segment)
-        for name, segment in (("after", after), ("parent", parent)):
+        for name, segment in (("after", after),) if parent is after else (("after", after), ("parent", parent)):
             if self.segments.get(segment.id) is not segment:
                 raise ValueError(f"rollout {rollout}: {name}={segment.id} is not a segment of group {self.key.id}")
         if held.forked_at == after.id:
