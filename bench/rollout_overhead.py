@@ -1,7 +1,8 @@
 """The machinery of rollouts alone: the engine answers at once and the world lives in this process.
 
 What is left is what every turn costs: player, host, rendering, segments; and, in the full arm, the real tokenizer, the
-store and the ledger. All rollouts are in flight at the same time.
+store and the ledger. All rollouts are in flight at the same time. Every turn says something else, so that nothing is
+found in a cache; its ids are there before the clock starts, as an engine has ids and no text.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from treadle.trajectory.group import Group, GroupKey
 from treadle.trajectory.store import TrajectoryStore
 
 LINE = "turns per second of the rollout machinery alone, with everything and with ids only"
-SAID = "list the files of the folder and count them"
+SAID = "list the files of folder {} and count them"
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -73,8 +74,10 @@ async def measured(args: argparse.Namespace, *, everything: bool) -> tuple[float
     clock, rewards = SystemClock(), Rewards(main="correct")
     taskset = EchoTaskset((SAID,), data={"turns": args.turns})
     renderer, encode, end_id = _renderer(everything)
+    words = [SAID.format(number) for number in range(args.rollouts * args.turns)]
+    ids = {text: tuple(encode(text)) for text in words}
     with tempfile.TemporaryDirectory() as folder:
-        engine = ScriptedEngine([SAID], encode=encode, end_id=end_id)
+        engine = ScriptedEngine(lambda turn: words.pop(), encode=ids.__getitem__, end_id=end_id)
         meter = StageMeter(clock)
         store = TrajectoryStore(Path(folder) / "run.db", clock=clock) if everything else None
         ledger = None if store is None else Ledger(store, meter=meter, rewards=rewards)
@@ -102,10 +105,10 @@ async def measured(args: argparse.Namespace, *, everything: bool) -> tuple[float
         watching = asyncio.create_task(watch())
         begun = time.perf_counter()
         await asyncio.gather(*(play(ticket) for ticket in range(args.rollouts // args.size)))
+        watching.cancel()
         if store is not None:
             await store.settle()
         seconds = time.perf_counter() - begun
-        watching.cancel()
         if store is not None:
             store.close()
     return len(engine.requests) / seconds, most
