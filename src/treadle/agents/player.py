@@ -116,6 +116,7 @@ class _Playing:
         self.spent: dict[str, float] = {}
         self.context = Context(np.empty(0, np.int32))
         self.state_key: str | None = None
+        self.hint = CacheHint(rollout=rollout)
         limits = player.limits
         self.sampling = Sampling(
             temperature=limits.temperature, max_tokens=limits.max_tokens_per_turn,
@@ -146,11 +147,12 @@ class _Playing:
         if opened.outcome is not None:
             return opened.outcome
         prompt = self._prompt(opened)
+        self.hint = CacheHint(rollout=self.rollout, trunk=self.group.key.id, trunk_len=len(prompt))
         at = prompt
         bounds = (opened.max_turns, self.player.limits.max_turns, self.plan.max_turns)
         turns = min(bound for bound in bounds if bound is not None)
         for turn in range(turns):
-            completion = await self._sample(turn, len(prompt))
+            completion = await self._sample(turn)
             cut = completion.finish in (Finish.LENGTH, Finish.CONTEXT)
             parsed = self.player.renderer.parse(completion.ids, truncated=cut, turn=turn)
             at = self.group.sampled(
@@ -211,15 +213,14 @@ class _Playing:
             self.plan.prompts.append((opened, ids))
         return ids
 
-    async def _sample(self, turn: int, trunk_len: int) -> Completion:
+    async def _sample(self, turn: int) -> Completion:
         limits = self.player.limits
         room = limits.max_context - len(self.context)
         sampling = self.sampling if room >= limits.max_tokens_per_turn else replace(self.sampling, max_tokens=room)
         request = Request(
             prompt=self.context.ids, sampling=sampling,
             stream=self.plan.sample_stream.at("turn", turn, "sample"),
-            cache=CacheHint(rollout=self.rollout, trunk=self.group.key.id, trunk_len=trunk_len),
-            priority=self.plan.priority(),
+            cache=self.hint, priority=self.plan.priority(),
         )
         what = f"rollout {self.rollout}, turn {turn}, waits for the engine"
         self.leash.waits_for = "engine"
