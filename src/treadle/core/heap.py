@@ -12,8 +12,8 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-YOUNG = 20_000
-"""New objects, beyond those that went again, at which the collector looks for knots: a few megabytes."""
+YOUNG = 50_000
+"""New objects, beyond those that went again, at which the collector looks for knots: some ten megabytes."""
 
 
 @contextmanager
