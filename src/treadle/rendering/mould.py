@@ -4,8 +4,8 @@
 
 A template that only writes contents (see `opaque`) writes the same around all messages of the same roles. So the first
 bridge of a kind is rendered with marks in place of contents; what lies between control tokens and holds no mark is
-tokenised then, the rest with the content in its gap, as the template's text would be. That is the same text and the same
-ids, without running a template.
+tokenised then, the rest with the content in its gap, as the template's text would be. That is the same text, with the
+same ids, and no template runs.
 
 What might come out otherwise is not filled in and goes the long way: content that holds, begins or ends a control
 string, private-use characters, tool calls, a message that looks like a folded tool result.
