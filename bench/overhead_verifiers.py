@@ -3,8 +3,8 @@
     MultiTurnEnv.run_group for all groups at once   the rollouts and their scoring alone
     MultiTurnEnv.generate                           what its users call: with the table of results
 
-Messages are text: nothing is tokenised or written to a disk. The client makes verifiers' own response object and nothing
-else, so that no HTTP library's types are in the time. This runs in a virtual environment of its own and uses the
+Messages are text: nothing is tokenised or written to a disk. The client makes verifiers' own response object and no
+more, so that no HTTP library's types are in the time. This runs in a virtual environment of its own and uses the
 standard library and verifiers alone.
 """
 
