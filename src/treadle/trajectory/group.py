@@ -376,7 +376,8 @@ class Group:
         self._put(  # written out, as every segment does it: what takes segments has no end and no reward yet
             Rollout(
                 id=held.id, group=held.group, index=held.index, attempt=held.attempt, leaves=(*kept, made.id),
-                forked_from=held.forked_from, forked_at=held.forked_at, probe=held.probe,
+                forked_from=held.forked_from, forked_at=held.forked_at, probe=held.probe, rewards=held.rewards,
+                seconds=held.seconds,
             )
         )
         return made
