@@ -9,7 +9,7 @@ import sys
 
 NAMES = (
     "main_job", "fresh_install", "ledger", "canary", "kill_resume", "faults", "schedule_sim", "deterministic",
-    "decode", "multi_turn", "closed_loop", "rollout_overhead", "limits",
+    "decode", "multi_turn", "closed_loop", "rollout_overhead", "limits", "fork",
 )
 """Modules of this package that are benchmarks."""
 

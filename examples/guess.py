@@ -12,13 +12,14 @@ import argparse
 from collections.abc import Sequence
 
 import treadle
-from treadle import Env, EnvContext, ListTaskset, Message, Task, ToolError, World, tool, user
+from treadle import Env, EnvContext, Fork, ListTaskset, Message, Task, ToolError, World, tool, user
 
 
 class GuessEnv(Env):
     """Find the secret number with `guess`, then `submit` it."""
 
     max_turns = 8
+    fork = Fork.COPY  # all state is in attributes: a live episode is forked by copying them
 
     async def reset(self, task: Task, ctx: EnvContext) -> Sequence[Message]:
         self.secret = ctx.rng.randint(1, task.data["hi"])  # the same for all rollouts of a group

@@ -44,6 +44,7 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors
     from treadle.envs.cassette import CassetteConfig
     from treadle.envs.env import Env, EnvContext, Fork
     from treadle.envs.host import HostConfig
+    from treadle.envs.snapshots import SnapshotsConfig
     from treadle.envs.step import Step, ToolResult
     from treadle.envs.task import ListTaskset, Task, Taskset
     from treadle.envs.tools import tool
@@ -58,7 +59,7 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors
     from treadle.recipes.memory import MemoryConfig
     from treadle.recipes.recipe import Algorithm, ColdStartPlan, Recipe
     from treadle.recipes.run import Run, RunResult
-    from treadle.recipes.world import ShellWorld, World
+    from treadle.recipes.world import CodeWorld, ShellWorld, World
     from treadle.rendering.fenced import FencedParser
     from treadle.rendering.hermes import HermesParser
     from treadle.rendering.plain import PlainParser
@@ -70,15 +71,15 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors
 __version__ = "0.1.0"
 
 __all__ = [
-    "Action", "Algorithm", "Author", "CassetteConfig", "CodeBlock", "ColdStartConfig", "ColdStartPlan",
+    "Action", "Algorithm", "Author", "CassetteConfig", "CodeBlock", "CodeWorld", "ColdStartConfig", "ColdStartPlan",
     "ConfigError", "CreditRule", "DeadlineExceeded", "DemonstrationPlan", "DrGrpo", "EngineConfig", "EngineError",
     "Env", "EnvContext", "EnvError", "Evaluation", "EvaluationConfig", "Event", "FencedParser", "Forest", "Fork",
     "GraderError", "Group", "Grpo", "HermesParser", "HostConfig", "Imitation", "InfraError", "LearnerConfig",
     "ListTaskset", "Listener", "Loss", "LossTerms", "MemoryConfig", "Message", "ModelError", "Nll", "NodeCredit",
     "Origin", "Outcome", "PathCredit", "PipelineConfig", "PlainParser", "Played", "Policy", "PpoClip",
     "PromptTooLong", "Recipe", "RenderError", "Rewards", "Rloo", "Rollout", "RolloutLimits", "Run", "RunResult",
-    "SandboxError", "Segment", "SeqMeanTokenMean", "SeqSumConst", "ShellWorld", "Status", "Step", "StoreError",
-    "Task", "Taskset", "TokenMean", "ToolCall", "ToolError", "ToolResult", "ToolSpec", "TreadleError",
+    "SandboxError", "Segment", "SeqMeanTokenMean", "SeqSumConst", "ShellWorld", "SnapshotsConfig", "Status", "Step",
+    "StoreError", "Task", "Taskset", "TokenMean", "ToolCall", "ToolError", "ToolResult", "ToolSpec", "TreadleError",
     "ValidationConfig", "World", "__version__", "assistant", "center", "compose", "evaluate", "read_group",
     "read_groups", "rollout", "system", "tool", "train", "user",
 ]
@@ -102,6 +103,7 @@ _HOME: dict[str, tuple[str, ...]] = {
     "envs.cassette": ("CassetteConfig",),
     "envs.env": ("Env", "EnvContext", "Fork"),
     "envs.host": ("HostConfig",),
+    "envs.snapshots": ("SnapshotsConfig",),
     "envs.step": ("Step", "ToolResult"),
     "envs.task": ("ListTaskset", "Task", "Taskset"),
     "envs.tools": ("tool",),
@@ -116,7 +118,7 @@ _HOME: dict[str, tuple[str, ...]] = {
     "recipes.memory": ("MemoryConfig",),
     "recipes.recipe": ("Algorithm", "ColdStartPlan", "Recipe"),
     "recipes.run": ("Run", "RunResult"),
-    "recipes.world": ("ShellWorld", "World"),
+    "recipes.world": ("CodeWorld", "ShellWorld", "World"),
     "rendering.fenced": ("FencedParser",),
     "rendering.hermes": ("HermesParser",),
     "rendering.plain": ("PlainParser",),

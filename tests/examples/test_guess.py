@@ -11,7 +11,7 @@ from treadle import Action, HostConfig, ToolCall
 from treadle.core.clock import SystemClock
 from treadle.core.seeds import Stream
 from treadle.envs.host import EnvHost
-from treadle.testing import check_env
+from treadle.testing import check_env, check_forks
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "guess.py"
 
@@ -55,3 +55,11 @@ async def test_a_tool_of_the_example_answers_the_model():
     assert "x must be >= 0" in said[1]
     assert said[2] == "recorded"
     assert score.parts["turns"] == -0.02
+
+
+async def test_the_example_can_be_forked():
+    def guess(x):
+        return Action(text=f"guess {x}", calls=(ToolCall(name="guess", arguments={"x": x}, id=str(x)),))
+
+    names = runpy.run_path(str(EXAMPLE))
+    await check_forks(names["GuessEnv"], names["tasks"]("train", 2), actions=lambda _: [guess(x) for x in (3, 5, 7, 9)])

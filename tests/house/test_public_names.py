@@ -11,19 +11,17 @@ from house_rules import SRC
 import treadle
 
 NAMES = [
-    "Action", "Algorithm", "Author", "CassetteConfig", "CodeBlock", "ColdStartConfig", "ColdStartPlan", "ConfigError",
-    "CreditRule",
-    "DeadlineExceeded", "DemonstrationPlan", "DrGrpo", "EngineConfig", "EngineError", "Env", "EnvContext",
-    "EnvError", "Evaluation", "EvaluationConfig", "Event", "FencedParser", "Forest", "Fork", "GraderError", "Group",
-    "Grpo", "HermesParser", "HostConfig", "Imitation", "InfraError", "LearnerConfig", "ListTaskset", "Listener",
-    "Loss", "LossTerms", "MemoryConfig", "Message", "ModelError", "Nll", "NodeCredit", "Origin", "Outcome",
-    "PathCredit",
-    "PipelineConfig", "PlainParser", "Played", "Policy", "PpoClip", "PromptTooLong", "Recipe", "RenderError",
-    "Rewards", "Rloo", "Rollout", "RolloutLimits", "Run", "RunResult", "SandboxError", "Segment",
-    "SeqMeanTokenMean", "SeqSumConst", "ShellWorld", "Status", "Step", "StoreError", "Task", "Taskset", "TokenMean",
-    "ToolCall", "ToolError", "ToolResult", "ToolSpec", "TreadleError", "ValidationConfig", "World", "__version__",
-    "assistant", "center", "compose", "evaluate", "read_group", "read_groups", "rollout", "system", "tool", "train",
-    "user",
+    "Action", "Algorithm", "Author", "CassetteConfig", "CodeBlock", "CodeWorld", "ColdStartConfig", "ColdStartPlan",
+    "ConfigError", "CreditRule", "DeadlineExceeded", "DemonstrationPlan", "DrGrpo", "EngineConfig", "EngineError",
+    "Env", "EnvContext", "EnvError", "Evaluation", "EvaluationConfig", "Event", "FencedParser", "Forest", "Fork",
+    "GraderError", "Group", "Grpo", "HermesParser", "HostConfig", "Imitation", "InfraError", "LearnerConfig",
+    "ListTaskset", "Listener", "Loss", "LossTerms", "MemoryConfig", "Message", "ModelError", "Nll", "NodeCredit",
+    "Origin", "Outcome", "PathCredit", "PipelineConfig", "PlainParser", "Played", "Policy", "PpoClip",
+    "PromptTooLong", "Recipe", "RenderError", "Rewards", "Rloo", "Rollout", "RolloutLimits", "Run", "RunResult",
+    "SandboxError", "Segment", "SeqMeanTokenMean", "SeqSumConst", "ShellWorld", "SnapshotsConfig", "Status", "Step",
+    "StoreError", "Task", "Taskset", "TokenMean", "ToolCall", "ToolError", "ToolResult", "ToolSpec", "TreadleError",
+    "ValidationConfig", "World", "__version__", "assistant", "center", "compose", "evaluate", "read_group",
+    "read_groups", "rollout", "system", "tool", "train", "user",
 ]  # fmt: skip
 
 

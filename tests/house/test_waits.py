@@ -20,6 +20,8 @@ ALLOWED = {
     # agents, envs
     "agents/leash.py Leash.hold": "what it holds has deadlines of its own, and the watchdog ends it",
     "envs/box.py BoxedSandbox.run": "the lock is held for one command, which has a time limit",
+    "envs/box.py BoxedSandbox.snapshot": "as for a command: the lock is held for one, or for a copy that has a limit",
+    "envs/box.py BoxedSandbox.restore": "as for a snapshot",
     "envs/calling.py _ended": "the limit's timer wakes it",
     "envs/calling.py _contained": "a call of user code: `_until` limits the task that it runs in",
     "envs/calling.py end_strays": "each stray is given the grace time",
@@ -27,6 +29,7 @@ ALLOWED = {
     "envs/channel.py Channel._ended": "timers end every command: its own limit, then that of the driver's answer",
     "envs/host.py EnvHost.act": "the lock is held for one step or one grading, which have time limits",
     "envs/host.py EnvHost.score": "as for a step",
+    "envs/host.py EnvHost.snapshot": "as for a step",
     "envs/host.py EnvHost.close": "freeing is bounded by `close_s`, and must be waited for even when cancelled",
     "envs/tools.py _together": "a single call, bounded by its tool's time limit",
     # inference

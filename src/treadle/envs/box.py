@@ -19,15 +19,23 @@ import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from treadle.core.errors import SandboxError
 from treadle.envs.channel import Channel, Gone
+from treadle.envs.driver import START
+from treadle.envs.image import Image, captured, written
 from treadle.envs.sandbox import CommandResult, SandboxLimits
 from treadle.envs.seeding import write_tree
 from treadle.envs.usage import Usage
 
+T = TypeVar("T")
+STATE = ".state"
+"""The driver's folder, in the last area."""
 START_S = 30.0
 """How long a box may take to open, on a machine that is busy with other things."""
+COPY_S = 30.0
+"""How long reading, or writing, all files of a box may take."""
 EXIT_S = 5.0
 NICE = 10
 """Niceness of a box's processes and of their session."""
@@ -65,7 +73,7 @@ class Box:
         self.first = 0
         """The host's id of the driver's process; 0 until it is known."""
         self.areas: list[int] = []
-        """Open folders on its writable areas; the workspace comes first."""
+        """Open folders on its writable areas; the workspace comes first, the one with the driver's state last."""
         self._usage: Usage | None = None
         self._limits, self._bounded = limits, bounded
         self._loop = asyncio.get_running_loop()
@@ -134,6 +142,25 @@ class Box:
             self._exit = -1
             self.areas.clear()
 
+    @property
+    def alive(self) -> bool:
+        """Whether the driver is there, as far as is known."""
+        return not self.channel.gone and self.process.poll() is None
+
+    async def with_areas(self, function: Callable[[list[int]], T]) -> T:
+        """Have a thread do something with the areas. It holds them itself: the box may end meanwhile."""
+        areas = [os.dup(area) for area in self.areas]
+
+        def held() -> T:
+            try:
+                return function(areas)
+            finally:
+                for area in areas:
+                    os.close(area)
+
+        async with asyncio.timeout(COPY_S):
+            return await asyncio.to_thread(held)
+
     def _signal(self, number: signal.Signals) -> None:
         if self.first and self.process.poll() is None:
             try:
@@ -175,6 +202,11 @@ class BoxedSandbox(ABC):
         """The machine's user id that the sandbox's user is; None when that is our own."""
 
     @property
+    @abstractmethod
+    def _home(self) -> str:
+        """Path of the workspace as the shell knows it."""
+
+    @property
     def workspace(self) -> Path:
         """Host-side path of the workspace; valid until `close`, within this process only."""
         return self._live().workspace
@@ -213,6 +245,43 @@ class BoxedSandbox(ABC):
                     raise SandboxError("the sandbox was lost while no command was running") from gone
                 self._box = await self._taken_over(box)
                 return gone.result
+
+    async def snapshot(self) -> Image:
+        """The files of all areas and the state of the shell, between two commands."""
+        limits = self.limits
+
+        def taken(areas: list[int]) -> Image:
+            return captured(
+                areas, state=STATE, slot=slot, home=self._home, most_files=2 * len(areas) * limits.workspace_files,
+                most_bytes=len(areas) * limits.workspace_bytes,
+            )
+
+        async with self._turn:
+            box = self._live()
+            slot = box.channel.slot
+            return await self._settled(box, taken, "its files could not be read")
+
+    async def restore(self, image: Image) -> None:
+        """Put files and state of an image into this sandbox, which has just started."""
+
+        def put(areas: list[int]) -> None:
+            written(image, areas, state=STATE, slot=START, home=self._home, owner=self._owner)
+
+        async with self._turn:
+            await self._settled(self._live(), put, "a snapshot could not be written into it")
+
+    async def _settled(self, box: Box, function: Callable[[list[int]], T], wrong: str) -> T:
+        """Have a thread do something with the areas of a box that lives before and after."""
+        lost = SandboxError("the sandbox was lost while no command was running")
+        if not box.alive:
+            raise lost
+        try:
+            value = await box.with_areas(function)
+        except OSError as error:
+            raise SandboxError(f"sandbox: {wrong}: {error}") from error
+        if not box.alive or self._box is not box:
+            raise lost
+        return value
 
     async def _taken_over(self, old: Box) -> Box | None:
         """A fresh box in place of one whose driver is gone; None when the sandbox was closed meanwhile."""

@@ -11,6 +11,8 @@ rename inside can redirect. What a size does not bound, the number of files, is 
 folder also outlives the sandbox's processes: when the agent manages to take down process 1, a new bwrap starts and
 the files are copied over.
 
+A fork is a fresh bubblewrap with an image of the files (`treadle.envs.image` says why not an overlay).
+
 A sandbox must be started on a thread that lives on: `--die-with-parent` means the parent *thread*.
 """
 
@@ -26,7 +28,7 @@ from pathlib import Path
 
 from treadle.core.errors import EnvError, SandboxError
 from treadle.envs import seccomp
-from treadle.envs.box import START_S, Box, BoxedSandbox, Pipes
+from treadle.envs.box import START_S, STATE, Box, BoxedSandbox, Pipes
 from treadle.envs.driver import SWEEP_ALL, driver
 from treadle.envs.sandbox import SandboxLimits
 from treadle.envs.seeding import copy_tree
@@ -60,6 +62,10 @@ class BubblewrapSandbox(BoxedSandbox):
     @property
     def _owner(self) -> int | None:
         return _owner()
+
+    @property
+    def _home(self) -> str:
+        return "/work"
 
     async def _opened(self, old: Box | None) -> Box:
         if (reason := self.available()) is not None:
@@ -131,7 +137,7 @@ def _piped(content: bytes) -> int:
 
 def _spawn(passed: _Passed, limits: SandboxLimits) -> subprocess.Popen[bytes]:
     """Start bwrap without `user` or `preexec_fn`: then Python uses vfork, which costs nothing in a large trainer."""
-    program = driver(control=passed.control, home="/work", state="/tmp/.state", sweep=SWEEP_ALL, limits=limits)
+    program = driver(control=passed.control, home="/work", state=f"/tmp/{STATE}", sweep=SWEEP_ALL, limits=limits)
     files = [word for path, fd in passed.files.items() for word in ("--perms", "0644", "--file", str(fd), path)]
     return subprocess.Popen(
         [
@@ -179,7 +185,7 @@ def _mounts(limits: SandboxLimits) -> list[str]:
     for name, target in links.items():
         words += ["--symlink", target, f"/dev/{name}"]
     size = str(limits.workspace_bytes)
-    words += ["--size", size, "--perms", "1777", "--tmpfs", "/tmp", "--perms", "0755", "--dir", "/tmp/.state"]
+    words += ["--size", size, "--perms", "1777", "--tmpfs", "/tmp", "--perms", "0755", "--dir", f"/tmp/{STATE}"]
     return [*words, "--size", size, "--perms", "0755", "--tmpfs", "/work"]
 
 

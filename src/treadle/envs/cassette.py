@@ -76,6 +76,15 @@ class Trail:
         self.key = _digest("act", self.key.hex(), self._said(action))
         return self.key
 
+    def split(self, snapshot: str, rollout: str) -> None:
+        """Go on as a fork that draws from a stream of its own: what follows is nobody else's history."""
+        self.key = _digest("split", self.key.hex(), snapshot, rollout)
+
+    @property
+    def fork(self) -> bytes:
+        """The key of whether the episode could be forked here."""
+        return _digest("fork", self.key.hex())
+
     @property
     def score(self) -> bytes:
         """The key of the grading of what was done so far."""

@@ -22,6 +22,7 @@ import socket
 import time
 from collections.abc import Callable
 
+from treadle.envs.driver import SLOTS, START
 from treadle.envs.sandbox import CommandResult
 
 MOST_COMMAND_BYTES = 100_000
@@ -62,6 +63,8 @@ class Channel:
         """Lines that came before `ready`."""
         self.gone = False
         """True once the driver closed its end."""
+        self.slot = START
+        """Name of the driver's file that holds the state of the shell."""
         self._loop.add_reader(control, self._on_control)
 
     async def ready(self) -> None:
@@ -161,8 +164,8 @@ class Channel:
             elif len(self.greeting) < 64:
                 self.greeting.append(line)
             return
-        if self._command is not None:
-            self._command.on_line(line)
+        if self._command is not None and self._command.on_line(line):
+            self.slot = SLOTS[self.slot == SLOTS[0]]
 
     def _end(self, reason: Gone) -> None:
         """Wake whoever waits: nothing more will come."""
@@ -226,11 +229,13 @@ class _Command:
             self.done.set_exception(Gone("the shell's driver does not answer"))
             self.done.exception()  # seen: whoever awaits it still gets it
 
-    def on_line(self, line: str) -> None:
-        """Take a line of the driver: this command's end, or noise."""
+    def on_line(self, line: str) -> bool:
+        """Take a line of the driver: this command's end, or noise. True when the shell's state was saved."""
         words = line.split(" ")
-        if len(words) == 4 and words[:2] == ["done", self.nonce] and words[2].isdigit() and not self.done.done():
-            self.done.set_result((int(words[2]), words[3] == "1"))
+        if len(words) != 4 or words[:2] != ["done", self.nonce] or not words[2].isdigit() or self.done.done():
+            return False
+        self.done.set_result((int(words[2]), words[3] == "1"))
+        return words[3] == "1"
 
     def on_output(self, data: bytes) -> None:
         """Keep output up to the cap; beyond it, kill and count."""

@@ -9,7 +9,8 @@ driver *sweeps*: everything the command left running is killed, so nothing leaks
 (SAVED=0): the next one starts from the state before.
 
 State goes to one of two files in turn; `ok` names the last one written to its end, so that a half-written file is never
-read. SIGUSR1 means: sweep now. As process 1 of its own namespace the driver cannot be killed from inside.
+read. Before the first command the state is that of `start`, if a fork was given one. SIGUSR1 means: sweep now. As
+process 1 of its own namespace the driver cannot be killed from inside.
 
 The program is one single line, so that bash counts the lines of a command from 1 in its messages. Every name of it
 starts with `__t_`; those are never saved.
@@ -21,6 +22,10 @@ import shlex
 
 from treadle.envs.sandbox import SandboxLimits
 
+START = "start"
+"""The file of a state that was there before the first command."""
+SLOTS = ("a", "b")
+"""The files that states are saved to, in turn, the first one first."""
 SWEEP_ALL = "while kill -9 -1; do :; done"
 """For a driver that is process 1: everything but itself. The kernel's kill(-1) is atomic, so no fork escapes it."""
 SWEEP_GROUP = "kill -9 -- -$__t_pid"
@@ -50,7 +55,7 @@ _DRIVER = r"""
 exec 2>/dev/null;
 trap '' HUP INT QUIT TERM PIPE ALRM USR2 TSTP TTIN TTOU;
 @CONTROL@
-__t_home=@HOME@; __t_dir=@STATE@; __t_cur=none; __t_slot=a; __t_pid=; __t_n=; __t_c=; __t_rc=; __t_ok=; __t_base=;
+__t_home=@HOME@; __t_dir=@STATE@; __t_cur=@START@; __t_slot=a; __t_pid=; __t_n=; __t_c=; __t_rc=; __t_ok=; __t_base=;
 __t_v=; __t_names=(); __t_keep=(); __t_save=@SAVE@;
 trap '@SWEEP@' USR1;
 mapfile -t __t_names < <(compgen -v); __t_base=" ${__t_names[*]} "; wait;
@@ -88,6 +93,7 @@ def driver(*, control: int, home: str, state: str, sweep: str, limits: SandboxLi
         "@LIMITS@": "" if limits is None else _ulimits(limits),
         "@CONTROL@": "" if control == 3 else f"exec 3<&{control} {control}<&-;",
         "@HOME@": shlex.quote(home),
+        "@START@": START,
         "@STATE@": shlex.quote(state),
         "@SAVE@": shlex.quote(_one_line(_SAVE)),
         "@SWEEP@": sweep,

@@ -40,6 +40,16 @@ class Fork(StrEnum):
     NATIVE = "native"
     """The environment's own snapshot (a file system, a virtual machine)."""
 
+    @property
+    def copies(self) -> bool:
+        """Whether a snapshot is a copy of the environment's state."""
+        return self in (Fork.COPY, Fork.NATIVE)
+
+    @property
+    def logs(self) -> bool:
+        """Whether a snapshot is the log of what was done."""
+        return self is Fork.REPLAY
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvContext:
@@ -82,12 +92,20 @@ class Env:
         return None
 
     def snapshot(self) -> Maybe[Any]:
-        """The state of the episode, for `restore`."""
-        raise NotImplementedError(f"{type(self).__name__} cannot be forked")
+        """The whole state of the episode, for `restore`: also what it keeps of its task and context.
+
+        The host copies what this gives, deeply. With `fork = Fork.COPY` it need not be written: it is all attributes.
+        """
+        if self.fork is not Fork.COPY:
+            raise NotImplementedError(f"{type(self).__name__}.snapshot is not written")
+        return {name: value for name, value in vars(self).items() if name != "caller"}
 
     def restore(self, snapshot: Any) -> Maybe[None]:
-        """Go back to a state that `snapshot` gave, perhaps in another object."""
-        raise NotImplementedError(f"{type(self).__name__} cannot be forked")
+        """Take over a state that `snapshot` gave, in an object that was made but perhaps never reset."""
+        if self.fork is not Fork.COPY:
+            raise NotImplementedError(f"{type(self).__name__}.restore is not written")
+        vars(self).update(snapshot)
+        return None
 
     def digest(self) -> str | None:
         """Digest of the world's state; None when there is none."""

@@ -6,6 +6,10 @@ of the table in `treadle.core.outcome`; nothing but cancellation leaves the host
 is closed. `act` and `score` wait for each other (one lock); `close` waits for nobody but itself, so it can end an
 episode in the middle of a step. After a failure that is not scored the environment is closed at once; otherwise it
 stays open, its resources held, until it is scored and closed. Once begun, closing is finished, whoever is cancelled.
+
+Forks: `snapshot` keeps where the episode stands in a store, `resume` begins an episode on a fresh host from there, in
+place of `open` (`treadle.envs.forking` says how). A snapshot that cannot be made is None and changes nothing, unless
+the environment hung in it: then the rollout ends with its next action.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from treadle.core.actions import Action
-from treadle.core.errors import GraderError, InfraError, first_of
+from treadle.core.errors import GraderError, InfraError, ReplayDiverged, first_of
 from treadle.core.messages import Message, ToolSpec
 from treadle.core.outcome import OK, Origin, Outcome, Status, failure, limit
 from treadle.core.ports import Clock
@@ -26,6 +30,8 @@ from treadle.core.seeds import Stream
 from treadle.envs import border
 from treadle.envs.calling import GRACE_S, Caller, Overrun
 from treadle.envs.env import Env, EnvContext
+from treadle.envs.forking import Copied, Done, Episode, Rng, digest_of, split
+from treadle.envs.snapshots import Snapshot, SnapshotStore
 from treadle.envs.step import Step
 from treadle.envs.task import Task
 
@@ -64,7 +70,7 @@ class Opened:
     outcome: Outcome | None = None
     """Set when the setup failed."""
     max_turns: int = 0
-    """The environment's own limit on actions; 0 when the setup failed."""
+    """The environment's own limit on actions, of a fork what is left of it; 0 when the setup failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +89,7 @@ class Score:
 
 
 class Host(Protocol):
-    """One episode, as a player sees it: `open`, then `act` per action, then `score`, then `close`.
+    """One episode, as a player sees it: `open` or `resume`, then `act` per action, then `score`, then `close`.
 
     Nothing but cancellation is raised for what an environment does: it becomes an outcome.
     """
@@ -95,6 +101,18 @@ class Host(Protocol):
 
     async def open(self, task: Task, seed: Stream, *, rollout: str = "") -> Opened:
         """Begin the episode. Called once. `rollout` names who plays it, for hosts that tell players apart."""
+        ...
+
+    async def resume(self, snapshot: Snapshot, *, rollout: str = "", rng: Rng = "same") -> Opened:
+        """Begin an episode where a snapshot of another host stands, in place of `open`. Called once.
+
+        The prompt is the one that the episode began with. `rng` says what the world draws from: what the snapshot's
+        own episode would have drawn, or a stream of this fork's own. Raises RuntimeError for a released snapshot.
+        """
+        ...
+
+    async def snapshot(self) -> Snapshot | None:
+        """Keep where the episode stands; None when it cannot be forked, or there is no room for it."""
         ...
 
     async def act(self, action: Action, *, step_id: str) -> Step:
@@ -113,21 +131,33 @@ class Host(Protocol):
 class EnvHost:
     """Runs one environment through one episode. Never raises for what user code does."""
 
-    def __init__(self, make_env: Callable[[], Env], *, config: HostConfig, clock: Clock) -> None:
+    def __init__(
+        self, make_env: Callable[[], Env], *, config: HostConfig, clock: Clock, snapshots: SnapshotStore | None = None
+    ) -> None:
+        """`snapshots` keeps the snapshots of all hosts of a run; None makes one of the host's own when it is needed."""
         self._make, self._config, self._clock = make_env, config, clock
+        self._snapshots = snapshots
         self._caller = Caller()
         self._env: Env | None = None
+        self._context: EnvContext | None = None
         self._tier = Env.tier
         self._acting = asyncio.Lock()
         self._freed: asyncio.Future[None] | None = None
         """Ends when everything is freed; None until `close` was called."""
         self._turns = 0
-        """Most actions, as the environment said after `reset`."""
+        """Most actions, as the environment said after `reset`, or what is left of them."""
         self._steps: dict[str, Step] = {}
         self._scored: Score | None = None
         self._end: Outcome | None = None
         """Why no further action may follow; None while the episode goes on."""
+        self._hung: Outcome | None = None
+        """What the next action gets when the environment hung in a snapshot."""
         self._deadline = 0.0
+        self._start: Episode | None = None
+        """Where this host began: the start of the episode, or a snapshot's state."""
+        self._rollout, self._forks = "", 0
+        self._log: list[Done] = []
+        """What was done since the start of the episode, at the level REPLAY."""
 
     @property
     def tier(self) -> str:
@@ -136,28 +166,53 @@ class EnvHost:
 
     async def open(self, task: Task, seed: Stream, *, rollout: str = "") -> Opened:
         """Make the environment and reset it. Called once. All rollouts get the same."""
-        if self._deadline:
-            raise RuntimeError("EnvHost.open is called once; a new attempt takes a new host")
-        limit_s = self._config.setup_s
-        self._deadline = self._clock.now() + self._config.episode_s
-        env: Env | None
-        if _runs_no_code(self._make):
-            env, outcome = self._make(), None
-        else:
-            env, outcome = await self._guard("setup", self._make, limit_s=limit_s, check=border.environment)
-        if env is not None:
-            vars(env)["caller"] = self._caller
-            self._env, self._tier = env, str(env.tier)
-            context = EnvContext(rng=seed.python(), seed=seed, clock=self._clock)
-            opened, outcome = await self._guard(
-                "setup", env.reset, task, context, limit_s=limit_s, check=partial(_opened, env)
-            )
-            if opened is not None:
-                self._turns = opened.max_turns
-                return opened
+        self._begin(rollout)
+        opened, outcome = await self._reset(task, seed)
+        if opened is not None:
+            return opened
         assert outcome is not None
         await self._fail(outcome)
         return Opened(outcome=outcome)
+
+    async def resume(self, snapshot: Snapshot, *, rollout: str = "", rng: Rng = "same") -> Opened:
+        """Begin where a snapshot stands, in place of `open`. What is left of its time and turns is this host's."""
+        held = snapshot.state(Episode)
+        self._begin(rollout)
+        stream = held.seed.at("fork", snapshot.id, rollout or snapshot.forked()) if rng == "split" else None
+        way = self._replayed if held.copied is None else self._restored
+        outcome = await way(held, stream)
+        if outcome is not None:
+            await self._fail(outcome)
+            return Opened(outcome=outcome)
+        self._deadline = self._clock.now() + held.seconds
+        self._turns, self._start = held.turns, replace(held, copied=None, log=())  # what is released is freed
+        return Opened(messages=held.messages, tools=held.tools, max_turns=held.turns)
+
+    async def snapshot(self) -> Snapshot | None:
+        """Keep where the episode stands, between two actions; None when that cannot be."""
+        async with self._acting:
+            store = self._snapshots = self._snapshots or SnapshotStore()
+            env, start, context = self._env, self._start, self._context
+            if env is None or start is None or context is None or self._end or self._hung:
+                store.refuse("over")
+                return None
+            if not (env.fork.copies or env.fork.logs):
+                store.refuse("none", kind=type(env).__name__)
+                return None
+            copied, outcome = await self._copied(env, context, start.task) if env.fork.copies else (None, None)
+            if outcome is not None:
+                store.refuse(outcome.type)
+                return None
+            taken, again = start.taken + len(self._steps), f"+{self._forks + 1}" if self._forks else ""
+            episode = replace(
+                start, taken=taken, turns=self._turns - len(self._steps), seconds=self._deadline - self._clock.now(),
+                log=tuple(self._log), copied=copied,
+            )
+            made = store.hold(
+                f"{self._rollout}@{taken}{again}", episode, level=env.fork, shared=(start.task, self._clock)
+            )
+            self._forks += made is not None
+            return made
 
     async def act(self, action: Action, *, step_id: str) -> Step:
         """Answer one action; the same `step_id` again gives the stored step.
@@ -170,6 +225,8 @@ class EnvHost:
             if self._env is None or self._end is not None:
                 raise RuntimeError(f"step {step_id!r}: the episode is over ({self._end or 'closed'})")
             step = await self._step(self._env, action)
+            if not step.done and self._env.fork.logs:
+                step = await self._logged(self._env, action, step)
             if step.outcome is not None:
                 await self._fail(step.outcome)
             elif step.terminated:
@@ -202,6 +259,113 @@ class EnvHost:
         if cancelled is not None:
             raise cancelled
 
+    def _begin(self, rollout: str) -> None:
+        if self._deadline:
+            raise RuntimeError("EnvHost.open, or resume, is called once; a new attempt takes a new host")
+        self._deadline, self._rollout = self._clock.now() + self._config.episode_s, rollout
+
+    async def _made(self) -> Outcome | None:
+        """Make the environment; the outcome when that failed."""
+        env: Env | None
+        if _runs_no_code(self._make):
+            env, outcome = self._make(), None
+        else:
+            limit_s = self._config.setup_s
+            env, outcome = await self._guard("setup", self._make, limit_s=limit_s, check=border.environment)
+        if env is not None:
+            vars(env)["caller"] = self._caller
+            self._env, self._tier = env, str(env.tier)
+        return outcome
+
+    async def _reset(self, task: Task, seed: Stream) -> tuple[Opened | None, Outcome | None]:
+        """Make the environment and reset it."""
+        outcome = await self._made()
+        if self._env is None:
+            return None, outcome
+        env = self._env
+        context = self._context = EnvContext(rng=seed.python(), seed=seed, clock=self._clock)
+        opened, outcome = await self._guard(
+            "setup", env.reset, task, context, limit_s=self._config.setup_s, check=partial(_opened, env)
+        )
+        begun = ""
+        if opened is not None and env.fork.logs:
+            begun, outcome = await self._digest(env, [(m.role, m.content) for m in opened.messages])
+        if opened is None or outcome is not None:
+            return None, outcome
+        self._turns = opened.max_turns
+        self._start = Episode(
+            task=task, seed=seed, messages=opened.messages, tools=opened.tools, taken=0, turns=opened.max_turns,
+            seconds=0.0, begun=begun,
+        )
+        return opened, None
+
+    async def _restored(self, held: Episode, stream: Stream | None) -> Outcome | None:
+        """Put a copied state into a fresh environment."""
+        outcome = await self._made()
+        if self._env is None:
+            return outcome
+        env, copied = self._env, held.copied
+        assert copied is not None, "no state was copied"
+        made, outcome = await self._guard(
+            "resume", partial(copied.into, task=held.task, clock=self._clock, stream=stream), env,
+            limit_s=self._config.setup_s, check=lambda pair: pair,
+        )
+        if made is None:
+            return outcome
+        state, self._context = made
+        _, outcome = await self._guard("resume", env.restore, state, limit_s=self._config.setup_s)
+        vars(env)["caller"] = self._caller  # whatever the state was
+        return outcome
+
+    async def _replayed(self, held: Episode, stream: Stream | None) -> Outcome | None:
+        """Lead a fresh environment through the log, comparing digests."""
+        opened, outcome = await self._reset(held.task, held.seed)
+        if opened is None or self._env is None or self._start is None:
+            return outcome
+        self._turns = held.taken + held.turns + 1  # no limit cuts a replay short
+        if self._start.begun != held.begun:
+            return failure(Origin.ENV, _diverged(held, 0))
+        for number, done in enumerate(held.log, 1):
+            step = await self._step(self._env, done.action)
+            if step.outcome is None:
+                step = await self._logged(self._env, done.action, step)
+            if step.outcome is not None and step.outcome.failed:
+                return step.outcome
+            if step.done or self._log[-1].digest != done.digest:
+                return failure(Origin.ENV, _diverged(held, number))
+        if stream is not None and self._context is not None:
+            split(self._context, stream)
+        return None
+
+    async def _logged(self, env: Env, action: Action, step: Step) -> Step:
+        """Write an action into the log; the step, ended when the environment cannot say where it stands."""
+        digest, outcome = await self._digest(env, step)
+        if outcome is not None:
+            return replace(step, outcome=outcome)
+        self._log.append(Done(action=action, digest=digest))
+        return step
+
+    async def _digest(self, env: Env, answer: object) -> tuple[str, Outcome | None]:
+        digest, outcome = await self._guard(
+            "digest", env.digest, limit_s=self._config.step_s, check=lambda world: digest_of(world, answer)
+        )
+        return digest or "", outcome
+
+    async def _copied(self, env: Env, context: EnvContext, task: Task) -> tuple[Copied | None, Outcome | None]:
+        """A copy of the environment's state."""
+        limit_s = self._config.setup_s
+
+        def copied(state: object) -> Copied:
+            return Copied.of(env, state, context=context, task=task)
+
+        state, outcome = await self._guard("snapshot", env.snapshot, limit_s=limit_s, check=lambda given: (given,))
+        made: Copied | None = None
+        if state is not None:
+            made, outcome = await self._guard("snapshot", copied, state[0], limit_s=limit_s, check=lambda given: given)
+        if self._caller.stuck:
+            self._hung = outcome
+        return made, outcome
+
     async def _free(self) -> None:
         env, self._env = self._env, None
         try:
@@ -212,6 +376,8 @@ class EnvHost:
 
     async def _step(self, env: Env, action: Action) -> Step:
         """One step with its time limit, checked and cut to the host's limits."""
+        if self._hung is not None:
+            return Step(outcome=self._hung)
         if self._clock.now() >= self._deadline:
             return Step(truncated=True, outcome=limit("time", f"the episode took {self._config.episode_s:g} s"))
         limit_s, method = self._config.step_s, env.step
@@ -285,3 +451,11 @@ def _runs_no_code(make: Callable[[], Env]) -> bool:
 
 def _opened(env: Env, messages: object) -> Opened:
     return Opened(messages=border.prompt(env, messages), tools=border.tools(env), max_turns=border.turns(env))
+
+
+def _diverged(held: Episode, number: int) -> ReplayDiverged:
+    where = f"action {number} of {len(held.log)}" if number else "reset"
+    return ReplayDiverged(
+        f"task {held.task.id}: replayed for a fork, the world is another one after {where} than when it was first "
+        "played: make it depend on its task, its seed and its actions alone, or set fork=Fork.NONE"
+    )

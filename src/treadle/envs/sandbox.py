@@ -7,6 +7,9 @@ and `CommandResult` says so. What happens to the sandbox without a command runni
 
 The owner seeds the workspace with `write_files` and reads it afterwards through `treadle.envs.grading` under
 `workspace`, a host-side path that stays valid until `close`. Nothing inside can reach what grades it.
+
+Between two commands a sandbox can be forked: `snapshot` takes its files and the state of its shell, `restore` puts them
+into one that has just started. Processes are never part of it: none outlives its command.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+from treadle.envs.image import Image
 
 MIB = 1 << 20
 
@@ -101,6 +106,14 @@ class Sandbox(Protocol):
 
     async def run(self, command: str, *, timeout_s: float = 10.0) -> CommandResult:
         """Run one command in the persistent shell."""
+        ...
+
+    async def snapshot(self) -> Image:
+        """The files and the shell's state, between two commands. Raises EnvError when there is too much of it."""
+        ...
+
+    async def restore(self, image: Image) -> None:
+        """Put files and state of an image into a sandbox that has just started."""
         ...
 
     async def close(self) -> None:

@@ -38,10 +38,10 @@ def write_tree(
     """
     every = {path: parts_of(path) for path in (*folders, *files, *modes, *mtimes)}
     deepest_first = sorted(every, key=lambda path: len(every[path]), reverse=True)
-    with _as_user(owner):
+    with as_user(owner):
         try:
             for path in folders:
-                os.close(_enter(root, every[path]))
+                os.close(enter(root, every[path]))
             for path, content in files.items():
                 _write(root, every[path], content)
             for path in (path for path in deepest_first if path in modes or path in mtimes):
@@ -60,11 +60,11 @@ def copy_tree(source: Path, root: int, *, owner: int | None, most_bytes: int, mo
     folders = [entry.path for entry in found.entries if entry.kind is Kind.FOLDER]
     kept = {*files, *folders}
     write_tree(root, files, modes={}, mtimes={}, folders=folders, owner=owner)
-    with _as_user(owner):
+    with as_user(owner):
         for entry in found.entries:
             if entry.kind is Kind.LINK and (target := link_target(source, entry.path)) is not None:
                 *above, name = parts_of(entry.path)
-                folder = _enter(root, tuple(above))
+                folder = enter(root, tuple(above))
                 os.symlink(target, name, dir_fd=folder)
                 os.close(folder)
     modes = {entry.path: entry.mode for entry in found.entries if entry.path in kept}
@@ -73,7 +73,7 @@ def copy_tree(source: Path, root: int, *, owner: int | None, most_bytes: int, mo
 
 
 def _write(root: int, parts: tuple[str, ...], content: bytes) -> None:
-    folder = _enter(root, parts[:-1])
+    folder = enter(root, parts[:-1])
     try:
         file = os.open(parts[-1], _NEW, 0o644, dir_fd=folder)
     finally:
@@ -89,7 +89,7 @@ def _write(root: int, parts: tuple[str, ...], content: bytes) -> None:
 
 def _stamp(root: int, parts: tuple[str, ...], mode: int | None, mtime: float | None) -> None:
     """Set time, then mode: a mode may take away the right to do more. A link is left alone."""
-    folder = _enter(root, parts[:-1])
+    folder = enter(root, parts[:-1])
     try:
         if stat.S_ISLNK(os.lstat(parts[-1], dir_fd=folder).st_mode):
             return
@@ -101,7 +101,7 @@ def _stamp(root: int, parts: tuple[str, ...], mode: int | None, mtime: float | N
         os.close(folder)
 
 
-def _enter(root: int, parts: tuple[str, ...]) -> int:
+def enter(root: int, parts: tuple[str, ...]) -> int:
     """Open a folder below root, made where missing; the caller closes it."""
     current = os.dup(root)
     try:
@@ -121,7 +121,7 @@ def _enter(root: int, parts: tuple[str, ...]) -> int:
 
 
 @contextmanager
-def _as_user(owner: int | None) -> Iterator[None]:
+def as_user(owner: int | None) -> Iterator[None]:
     """This thread's file accesses are the owner's."""
     if owner is None:
         yield

@@ -3,7 +3,8 @@
 Commands run as the user who trains, with that user's files, network and processes. It exists for machines where
 bubblewrap cannot run and for trusted commands; nothing falls back to it by itself, it has to be asked for. The
 workspace is a temporary folder, which is also HOME; there is no `/work`. Time, output and the memory of a command are
-limited; the size of the workspace and the number of processes are not, and what leaves its process group escapes.
+limited; the size of the workspace and the number of processes are not, and what leaves its process group escapes. A
+fork has a folder of its own, and no part of the machine's /tmp.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import tempfile
 from pathlib import Path
 
 from treadle.core.errors import SandboxError
-from treadle.envs.box import Box, BoxedSandbox, Pipes
+from treadle.envs.box import STATE, Box, BoxedSandbox, Pipes
 from treadle.envs.driver import SWEEP_GROUP, driver
 from treadle.envs.sandbox import SandboxLimits
 from treadle.envs.usage import descendants
@@ -42,15 +43,21 @@ class UnsafeSandbox(BoxedSandbox):
     def _owner(self) -> int | None:
         return None
 
+    @property
+    def _home(self) -> str:
+        assert self._folder is not None, "no folder before the start"
+        return str(self._folder / "work")
+
     async def _opened(self, old: Box | None) -> Box:
         if (reason := self.available()) is not None:
             raise SandboxError(reason)
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="treadle-unsafe-"))
             (self._folder / "work").mkdir()
-        work = self._folder / "work"
+            (self._folder / "shell").mkdir()
+        areas = [self._folder / "work", self._folder / "shell"]
         box = _spawned(self._folder, self.limits)
-        await box.ready(lambda greeting: (_driver_id(greeting), [work]))
+        await box.ready(lambda greeting: (_driver_id(greeting), areas))
         return box
 
     async def close(self) -> None:
@@ -71,7 +78,7 @@ def _spawned(folder: Path, limits: SandboxLimits) -> Box:
     pipes = Pipes(owner=None)
     work = str(folder / "work")
     program = "set -m; " + driver(
-        control=pipes.their_control, home=work, state=str(folder / "state"), sweep=SWEEP_GROUP, limits=None
+        control=pipes.their_control, home=work, state=str(folder / "shell" / STATE), sweep=SWEEP_GROUP, limits=None
     )
     environment = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "HOME": work, "LANG": "C.UTF-8", "TERM": "dumb"}
     try:

@@ -25,6 +25,7 @@ from treadle.envs.cassette import Cassette, CassetteConfig
 from treadle.envs.env import Env
 from treadle.envs.host import EnvHost, Host
 from treadle.envs.recorded import FallbackHost, RecordedHost, RecordingHost
+from treadle.envs.snapshots import SnapshotStore
 from treadle.envs.task import Taskset, size_of
 from treadle.models.policy import Policy
 from treadle.recipes.folder import RunFolder
@@ -60,7 +61,7 @@ def compose(
     if weights is not None:
         load_weights(policy, weights)
     clock, plan = SystemClock(), plan_memory(recipe, policy)
-    cassette = _cassette(recipe.cassette)
+    cassette, snapshots = _cassette(recipe.cassette), SnapshotStore(recipe.snapshots)
     with ExitStack() as stack:
         if cassette is not None:
             stack.enter_context(cassette)
@@ -69,7 +70,8 @@ def compose(
             recipe, folder=folder, listeners=listeners,
             tools=Tools(
                 taskset=taskset, policy=policy, renderer=renderer, clock=clock, cassette=cassette,
-                make_host=_hosts(recipe, maker, cassette, clock), memory=plan,
+                make_host=_hosts(recipe, maker, cassette, clock=clock, snapshots=snapshots), memory=plan,
+                snapshots=snapshots,
             ),
         )
         stack.pop_all()  # the run closes the cassette
@@ -85,20 +87,21 @@ def _cassette(config: CassetteConfig) -> Cassette | None:
 
 
 def _hosts(
-    recipe: Recipe, maker: Callable[[], Env] | None, cassette: Cassette | None, clock: Clock
+    recipe: Recipe, maker: Callable[[], Env] | None, cassette: Cassette | None, *, clock: Clock,
+    snapshots: SnapshotStore,
 ) -> Callable[[], Host]:
     """Makes a host per episode: of the world, of the cassette, or of both. Without `maker` there is no world."""
     if maker is None:
         assert cassette is not None, "no world and no cassette"
-        return lambda: RecordedHost(cassette)
+        return lambda: RecordedHost(cassette, snapshots=snapshots)
 
     def live() -> Host:
-        return EnvHost(maker, config=recipe.host, clock=clock)
+        return EnvHost(maker, config=recipe.host, clock=clock, snapshots=snapshots)
 
     if cassette is None:
         return live
     if recipe.cassette.mode == "fallback":
-        return lambda: FallbackHost(cassette, live)
+        return lambda: FallbackHost(cassette, live, snapshots=snapshots)
     return lambda: RecordingHost(live(), cassette)
 
 

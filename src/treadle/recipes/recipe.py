@@ -23,6 +23,7 @@ from treadle.core.config import Names, apply, flatten, to_toml, unset
 from treadle.core.errors import ConfigError
 from treadle.envs.cassette import CassetteConfig
 from treadle.envs.host import HostConfig
+from treadle.envs.snapshots import SnapshotsConfig
 from treadle.inference.config import EngineConfig
 from treadle.learner.config import LearnerConfig
 from treadle.pipeline.coldstart import ColdStartConfig
@@ -79,6 +80,8 @@ class Recipe:
     rewards: Rewards = field(default_factory=Rewards)
     host: HostConfig = field(default_factory=HostConfig)
     cassette: CassetteConfig = field(default_factory=CassetteConfig)
+    snapshots: SnapshotsConfig = field(default_factory=SnapshotsConfig)
+    """How much the snapshots of live environments may take, from which rollouts are forked."""
     engine: EngineConfig = field(default_factory=EngineConfig)
     coldstart: ColdStartPlan | None = None
     """None begins with reinforcement learning."""

@@ -42,6 +42,7 @@ from treadle.core.ports import WeightRef
 from treadle.core.seeds import Stream
 from treadle.envs.cassette import Cassette
 from treadle.envs.host import Host
+from treadle.envs.snapshots import SnapshotStore
 from treadle.envs.task import Task, Taskset
 from treadle.learner.learner import Learner
 from treadle.learner.publisher import Publisher
@@ -107,6 +108,8 @@ class Tools:
     make_host: Callable[[], Host]
     cassette: Cassette | None = None
     """What the hosts record on or play; the run closes it. None when the world plays and nothing is kept."""
+    snapshots: SnapshotStore = field(default_factory=SnapshotStore)
+    """Where the hosts keep the states that rollouts are forked from."""
     memory: MemoryPlan | None = None
     """What the recipe's budget of memory gives; None when it has none."""
 
@@ -146,6 +149,7 @@ class Run:
             restore=self._take, past=self.past.evaluations,
         )
         self.thread = BlockingThread()
+        tools.snapshots.say = self._warn
         self._seed = Stream(recipe.seed)
         self._stack = AsyncExitStack()
         self._updates = 0
@@ -462,6 +466,7 @@ class Run:
         self.ledger.tell(name, {
             **facts, "version": self.tools.policy.version, "seconds_s": self.tools.clock.now() - began,
             "peak_rss_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, **self._taped(),
+            **self.tools.snapshots.used(),
         })
 
     def _taped(self) -> dict[str, Value]:

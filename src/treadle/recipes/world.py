@@ -1,18 +1,20 @@
 """Worlds: which tasks, in which environment, spoken to in which way.
 
 A world is the part of a recipe that is code rather than numbers: a source of tasks, a maker of environments and the
-parser of the model's turns. `World` takes the three as they are; `ShellWorld` makes the shell's from a few
-settings, so that they can be set from the command line.
+parser of the model's turns. `World` takes the three as they are; `ShellWorld` and `CodeWorld` make those of the shell
+and of programming tasks from a few settings, so that they can be set from the command line.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from treadle.core.errors import ConfigError, SandboxError
 from treadle.envs.env import Env
+from treadle.envs.sandbox import Sandbox
 from treadle.envs.task import Task, Taskset
 from treadle.rendering.fenced import FencedParser
 from treadle.rendering.hermes import HermesParser
@@ -76,8 +78,7 @@ class ShellWorld:
     """`bubblewrap`, or `none-unsafe`: commands of the model run on this machine as this user."""
 
     def __post_init__(self) -> None:
-        if self.sandbox not in ("bubblewrap", "none-unsafe"):
-            raise ConfigError(f"world.sandbox: got {self.sandbox!r}, expected 'bubblewrap' or 'none-unsafe'")
+        _known(self.sandbox)
 
     def taskset(self) -> Taskset:
         """The generator, one per split."""
@@ -95,20 +96,69 @@ class ShellWorld:
 
     def maker(self) -> Callable[[], Env]:
         """Makes shell environments. Raises SandboxError when bubblewrap is missing or refused."""
-        from treadle.envs.bubblewrap import BubblewrapSandbox
         from treadle.envs.shell import ShellEnv
-        from treadle.envs.unsafe import UnsafeSandbox
 
-        if self.sandbox == "none-unsafe":
-            return lambda: ShellEnv(UnsafeSandbox)
-        reason = BubblewrapSandbox.available()
-        if reason is not None:
-            raise SandboxError(reason)
-        return lambda: ShellEnv(BubblewrapSandbox)
+        make_sandbox = _sandboxes(self.sandbox)
+        return lambda: ShellEnv(make_sandbox)
 
     def parser(self) -> Parser:
         """Reads fenced code blocks."""
         return FencedParser()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeWorld:
+    """Functions to write in Python, in a sandbox, judged by tests outside of it."""
+
+    seed: int = 0
+    """Seed of the task generator; the run's own seed is another."""
+    families: tuple[str, ...] | None = None
+    """Families in use; None takes all."""
+    sandbox: str = "bubblewrap"
+    """`bubblewrap`, or `none-unsafe`: programs of the model run on this machine as this user."""
+
+    def __post_init__(self) -> None:
+        _known(self.sandbox)
+
+    def taskset(self) -> Taskset:
+        """The generator."""
+        from treadle.envs.code import CodeTaskset
+
+        try:
+            return CodeTaskset(self.seed, families=self.families)
+        except ValueError as error:
+            raise ConfigError(f"world: {error}") from error
+
+    def maker(self) -> Callable[[], Env]:
+        """Makes code environments. Raises SandboxError when bubblewrap or Python is missing."""
+        from treadle.envs.code.env import PYTHON, CodeEnv
+
+        make_sandbox = _sandboxes(self.sandbox)
+        if not os.access(PYTHON, os.X_OK):
+            raise SandboxError(f"sandbox: {PYTHON} is missing: apt-get install python3")
+        return lambda: CodeEnv(make_sandbox)
+
+    def parser(self) -> Parser:
+        """Reads fenced code blocks."""
+        return FencedParser(languages=("python", ""))
+
+
+def _known(sandbox: str) -> None:
+    if sandbox not in ("bubblewrap", "none-unsafe"):
+        raise ConfigError(f"world.sandbox: got {sandbox!r}, expected 'bubblewrap' or 'none-unsafe'")
+
+
+def _sandboxes(name: str) -> Callable[[], Sandbox]:
+    """Makes sandboxes of this kind. Raises SandboxError when bubblewrap is missing or refused."""
+    from treadle.envs.bubblewrap import BubblewrapSandbox
+    from treadle.envs.unsafe import UnsafeSandbox
+
+    if name == "none-unsafe":
+        return UnsafeSandbox
+    reason = BubblewrapSandbox.available()
+    if reason is not None:
+        raise SandboxError(reason)
+    return BubblewrapSandbox
 
 
 class BySplit:

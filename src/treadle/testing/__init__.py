@@ -11,6 +11,7 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors
     from treadle.testing.echo_env import EchoEnv, EchoTaskset
     from treadle.testing.engine_kit import check_engine
     from treadle.testing.env_kit import check_env
+    from treadle.testing.fork_kit import check_forks
     from treadle.testing.sandbox_kit import check_sandbox
     from treadle.testing.scripted_engine import ScriptedEngine, Turn
     from treadle.testing.virtual_clock import VirtualClock
@@ -26,6 +27,7 @@ _PLACES = {
     "check_credit": "credit_kit",
     "check_engine": "engine_kit",
     "check_env": "env_kit",
+    "check_forks": "fork_kit",
     "check_sandbox": "sandbox_kit",
     "check_weights": "weights_kit",
 }
@@ -33,7 +35,7 @@ _PLACES = {
 
 __all__ = [
     "ByteRenderer", "EchoEnv", "EchoTaskset", "ScriptedEngine", "Turn", "VirtualClock", "check_credit", "check_engine",
-    "check_env", "check_sandbox", "check_weights",
+    "check_env", "check_forks", "check_sandbox", "check_weights",
 ]
 
 

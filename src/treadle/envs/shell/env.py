@@ -4,17 +4,22 @@ The model writes one command in a ```bash block; the answer is a user message wi
 when long. A turn without a block ends the rollout and is the final message. Every turn has at most one command: the
 first block counts. A block that was never closed is not run, and the model is told so. Scoring happens on the host's
 side: the scene's check sees the last output, the final message, and the workspace through the safe reader.
+
+Forks are native: the files and the state of the shell, written into a sandbox of the fork's own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 from treadle.core.actions import Action, CodeBlock
 from treadle.core.messages import Message, system, user
 from treadle.envs.bubblewrap import BubblewrapSandbox
-from treadle.envs.env import Env, EnvContext
+from treadle.envs.env import Env, EnvContext, Fork
 from treadle.envs.grading import Kind, listing, read_bytes
+from treadle.envs.image import Image
 from treadle.envs.sandbox import CommandResult, Sandbox
 from treadle.envs.shell.checks import Evidence, Tree
 from treadle.envs.shell.family import Scene
@@ -34,9 +39,20 @@ _FILE_BYTES = 1 << 18
 _ENTRIES = 256
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShellState:
+    """Where an episode of the shell stands."""
+
+    task: Task
+    image: Image
+    output: str
+    commands: int
+
+
 class ShellEnv(Env):
     """A task of `ShellTaskset` in a sandbox of its own."""
 
+    fork: ClassVar[Fork] = Fork.NATIVE
     max_turns = 4
 
     def __init__(
@@ -45,6 +61,7 @@ class ShellEnv(Env):
         self._make_sandbox = make_sandbox
         self._timeout_s = command_timeout_s
         self._sandbox: Sandbox | None = None
+        self._task: Task | None = None
         self._scene: Scene | None = None
         self._output = ""
         self._statement = ""
@@ -52,7 +69,7 @@ class ShellEnv(Env):
 
     async def reset(self, task: Task, ctx: EnvContext) -> Sequence[Message]:
         """Start the sandbox and fill its workspace."""
-        self._scene = scene(task)
+        self._task, self._scene = task, scene(task)
         self._sandbox = self._make_sandbox()
         await self._sandbox.start()
         await self._sandbox.write_files(self._scene.files, folders=sorted(self._scene.folders))
@@ -83,6 +100,22 @@ class ShellEnv(Env):
             output=self._output, statement=self._statement, commands=self._commands, tree=look(self._sandbox)
         )
         return {"correct": float(self._scene.check.passes(evidence))}
+
+    async def snapshot(self) -> ShellState:
+        """Files, shell and what scoring needs."""
+        assert self._sandbox is not None, "snapshot before reset"
+        assert self._task is not None, "snapshot before reset"
+        image = await self._sandbox.snapshot()
+        return ShellState(task=self._task, image=image, output=self._output, commands=self._commands)
+
+    async def restore(self, snapshot: ShellState) -> None:
+        """Start a sandbox with these files and this shell."""
+        await self.close()
+        self._task, self._scene = snapshot.task, scene(snapshot.task)
+        self._output, self._statement, self._commands = snapshot.output, "", snapshot.commands
+        self._sandbox = self._make_sandbox()
+        await self._sandbox.start()
+        await self._sandbox.restore(snapshot.image)
 
     async def close(self) -> None:
         """Free the sandbox."""
