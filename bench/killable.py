@@ -1,6 +1,6 @@
 """A run that can be killed anywhere: the real pipeline and store around a fake engine, environment and learner.
 
-    python -m bench.killable FOLDER JOURNAL [--lag L] [--slack S] [--updates U] [--kill WHERE:N]
+    python -m bench.killable FOLDER JOURNAL [--lag L] [--slack S] [--updates U] [--branching NAME] [--kill WHERE:N]
 
 It begins, or goes on with what FOLDER holds. The environment and the learner write what they did into JOURNAL, a file
 outside of the run that only ever grows, one write a line. The learner's weights are a digest of everything that it
@@ -23,6 +23,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from treadle.agents.branchings import BRANCHING
 from treadle.agents.group_player import GroupPlayer
 from treadle.agents.limits import Rewards, RolloutLimits
 from treadle.agents.player import Player
@@ -52,6 +53,7 @@ from treadle.trajectory.store import TrajectoryStore
 
 GROUP, BATCH = 4, 3
 """Rollouts of a group, groups of an update."""
+TREES = {name: kind for name, kind in BRANCHING.items() if name != "expand"}  # that one has to know most turns
 LAG_FREE = InTicketOrder()
 """With a lag, what a choice by success knows depends on who was faster; task number = ticket does not."""
 
@@ -154,7 +156,8 @@ def takes(turn: Turn) -> float:
 
 
 async def run(
-    brake: Brake, folder: Path, journal: Journal, killer: Killer, *, lag: int, slack: int, updates: int
+    brake: Brake, folder: Path, journal: Journal, killer: Killer, *, lag: int, slack: int, updates: int,
+    branching: str = "none",
 ) -> None:
     """Begin, or go on."""
     clock, rewards = SystemClock(), Rewards(main="correct")
@@ -165,7 +168,7 @@ async def run(
     engine = ScriptedEngine(says, clock=clock, latency=takes)
     trainer = ChainTrainer(journal, killer)
     with TrajectoryStore(folder, clock=clock) as store, BlockingThread() as thread:
-        past, remains = Past.read(store.path, updates=updates)
+        past, remains = Past.read(store.path, updates=updates, trees=branching != "none")
         store.clear(remains)
         meter = StageMeter(clock)
         ledger = Ledger(Fanout(store, killer), meter=meter, rewards=rewards, past=past)
@@ -181,7 +184,8 @@ async def run(
         plan = ByDifficulty() if lag == 0 else LAG_FREE
         ledger.tell("run.resumed" if past.began else "run.started", {"updates": updates})
         loop = Loop(config, LoopParts(
-            taskset=taskset, player=GroupPlayer(player, size=GROUP, seed=Stream(7), watcher=ledger), trainer=trainer,
+            taskset=taskset, trainer=trainer,
+            player=GroupPlayer(player, size=GROUP, seed=Stream(7), watcher=ledger, branching=TREES[branching]()),
             engine=engine,  # type: ignore[arg-type]  # nobody asks this one how busy it is
             ledger=ledger, thread=thread, sink=store, store=store, begin=mark,
             filters=default_filters(config, rewards=rewards, min_rollouts=2),
@@ -203,13 +207,15 @@ def main() -> int:
     parser.add_argument("--lag", type=int, default=0)
     parser.add_argument("--slack", type=int, default=0, help="how far max_staleness is beyond the lag")
     parser.add_argument("--updates", type=int, default=10)
+    parser.add_argument("--branching", default="none", choices=sorted(TREES))
     parser.add_argument("--kill", default="never:1", metavar="WHERE:N")
     args = parser.parse_args()
     journal = Journal(args.journal)
     where, _, number = args.kill.partition(":")
     killer = Killer(journal, where, int(number))
     block(lambda brake: run(
-        brake, args.folder, journal, killer, lag=args.lag, slack=args.slack, updates=args.updates
+        brake, args.folder, journal, killer, lag=args.lag, slack=args.slack, updates=args.updates,
+        branching=args.branching,
     ))
     return 0
 

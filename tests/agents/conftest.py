@@ -11,6 +11,7 @@ from treadle.agents.player import Play, Player
 from treadle.agents.stages import StageMeter
 from treadle.core.seeds import Stream
 from treadle.envs.host import EnvHost, HostConfig
+from treadle.envs.snapshots import SnapshotStore
 from treadle.testing.byte_renderer import ByteRenderer
 from treadle.testing.echo_env import EchoEnv, EchoTaskset
 from treadle.testing.scripted_engine import ScriptedEngine
@@ -33,20 +34,35 @@ class Stage:
 
     clock: VirtualClock = field(default_factory=VirtualClock)
     host: HostConfig = field(default_factory=HostConfig)
+    snapshots: SnapshotStore = field(default_factory=SnapshotStore)
+    hosts: list = field(default_factory=list)
+    """Every host that was made."""
 
     def engine(self, script, **options) -> ScriptedEngine:
         return ScriptedEngine(script, clock=self.clock, **options)
 
     def player(self, engine, *, env: Callable = EchoEnv, limits=None, rewards=None) -> Player:
         return Player(
-            engine, ByteRenderer(), make_host=lambda: EnvHost(made(env), config=self.host, clock=self.clock),
+            engine, ByteRenderer(), make_host=lambda: self.make_host(env),
             limits=limits or RolloutLimits(), rewards=rewards or Rewards(), meter=StageMeter(self.clock),
         )
 
-    def groups(self, engine, *, size=4, retries=None, watcher=None, spare=0, **options) -> GroupPlayer:
+    def make_host(self, env) -> EnvHost:
+        host = EnvHost(made(env), config=self.host, clock=self.clock, snapshots=self.snapshots)
+        self.hosts.append(host)
+        return host
+
+    @property
+    def open_hosts(self) -> int:
+        """Hosts that hold an environment."""
+        return sum(host._freed is None or not host._freed.done() for host in self.hosts)
+
+    def groups(
+        self, engine, *, size=4, retries=None, watcher=None, spare=0, branching=None, **options
+    ) -> GroupPlayer:
         return GroupPlayer(
             self.player(engine, **options), size=size, retries=retries or RetryBudget(), seed=Stream(7),
-            watcher=watcher, spare=spare,
+            watcher=watcher, spare=spare, branching=branching,
         )
 
     def group(self, ticket: int = 0) -> Group:

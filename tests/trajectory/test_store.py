@@ -360,7 +360,7 @@ def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
         db.execute("PRAGMA user_version = 99")
     db.close()
     for attempt in (lambda: opened(tmp_path), lambda: read_group(tmp_path, "g0")):
-        with pytest.raises(StoreError, match="has schema 99, this Treadle reads schema 1"):
+        with pytest.raises(StoreError, match="has schema 99, this Treadle reads schemas 1 and 2"):
             attempt()
 
 

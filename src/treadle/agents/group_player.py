@@ -9,18 +9,22 @@ know each other: whatever happens to one, the others play on.
 With spare members more are started than are needed. When `size` of them have ended validly, those that still play are
 cancelled, each once. That cuts off the slow tail, and it favours short rollouts: who is slow is left out of the
 baseline and of the loss. So there are none by default.
+
+With a branching policy the members are the chains of a tree, which `agents.tree` grows.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from treadle.agents.branching import Branching, Tally
 from treadle.agents.leash import Leash
 from treadle.agents.limits import RolloutLimits
 from treadle.agents.player import Play, Priority, no_priority
+from treadle.agents.tree import Tree
 from treadle.core.outcome import Retry
 from treadle.core.ports import Clock, Generate
 from treadle.core.seeds import Stream
@@ -54,11 +58,17 @@ class RolloutWatcher(Protocol):
     def ended(self, group: Group, rollout: Rollout, task: Task, *, retried: bool) -> None:
         """Take one ended rollout; `retried` says that another attempt follows."""
 
+    def branched(self, group: Group, tally: Tally, *, whole: bool) -> None:
+        """Take what branching did in a group; `whole` says that it was played to its end. Once, if it branches."""
+
 
 class NoWatcher:
     """Hears nothing."""
 
     def ended(self, group: Group, rollout: Rollout, task: Task, *, retried: bool) -> None:
+        """Do nothing."""
+
+    def branched(self, group: Group, tally: Tally, *, whole: bool) -> None:
         """Do nothing."""
 
 
@@ -106,7 +116,7 @@ class GroupPlayer:
 
     def __init__(
         self, player: Plays, *, size: int, retries: RetryBudget | None = None, seed: Stream,
-        watcher: RolloutWatcher | None = None, spare: int = 0,
+        watcher: RolloutWatcher | None = None, spare: int = 0, branching: Branching | None = None,
     ) -> None:
         self.player = player
         self.size = size
@@ -119,6 +129,10 @@ class GroupPlayer:
         self.watcher = watcher or NoWatcher()
         self.playing: dict[str, Leash] = {}
         """What is being played now, by rollout id."""
+        self.branching = branching
+        self._brancher = None if branching is None else branching.begin(size=size, limits=player.limits)
+        """None where every member is played on its own."""
+        assert not spare or self._brancher is None, "a tree has no spare members"
 
     @property
     def clock(self) -> Clock:
@@ -133,30 +147,65 @@ class GroupPlayer:
         self, group: Group, task: Task, *, priority: Priority = no_priority, max_turns: int | None = None
     ) -> Group:
         """Play all members to their ends, each with at most so many turns. Raises nothing but CancelledError."""
-        race = _Race(wanted=self.size - sum(rollout.trains for rollout in group.rollouts.values()))
         plan = Play(
             task=task, index=0, priority=priority, max_turns=max_turns,
             env_seed=self.seed.at("env", group.key.ticket), sample_stream=self._stream(group, 0, 0),
         )
         try:
-            async with asyncio.TaskGroup() as members:
-                for index in range(self.size + self.spare):
-                    play = self._member(group, replace(plan, index=index), race)
-                    race.tasks.append(members.create_task(play, name=f"{group.key.id}.{index}"))
+            await (self._members if self._brancher is None else self._tree)(group, plan)
         finally:
             self.player.generate.release(group.key.id)
         return group
 
+    async def _members(self, group: Group, plan: Play) -> None:
+        """Independent rollouts."""
+        race = _Race(wanted=self.size - sum(rollout.trains for rollout in group.rollouts.values()))
+        async with asyncio.TaskGroup() as members:
+            for index in range(self.size + self.spare):
+                play = self._runner(group, replace(plan, index=index), race)
+                race.tasks.append(members.create_task(play, name=f"{group.key.id}.{index}"))
+
+    async def _tree(self, group: Group, plan: Play) -> None:
+        """A tree; one that the group holds already is whole."""
+        if group.rollouts:
+            return
+        assert self.branching is not None
+        assert self._brancher is not None
+        bounds = [bound for bound in (self.player.limits.max_turns, plan.max_turns) if bound is not None]
+        tree = Tree(
+            group, plan, budget=self.branching.budget, size=self.size, limits=self.player.limits,
+            plan=self._brancher.group(
+                self.seed.at("ticket", group.key.ticket, "branching"), turns=min(bounds, default=None)
+            ),
+            member=lambda limb, payable: self._member(group, limb, payable),
+        )
+        whole = False
+        try:
+            await tree.play()
+            whole = True
+        finally:
+            self.watcher.branched(group, tree.tally, whole=whole)
+
+    async def _runner(self, group: Group, plan: Play, race: _Race) -> None:
+        """A member of a race; one that is decided is not run."""
+        if race.wanted > 0 and (ended := await self._member(group, plan)) is not None:
+            race.ended(ended)
+
     def _stream(self, group: Group, index: int, attempt: int) -> Stream:
         return self.seed.at("ticket", group.key.ticket, "rollout", index, "attempt", attempt)
 
-    async def _member(self, group: Group, plan: Play, race: _Race) -> None:
-        """Play a member until an attempt of it counts; its stream and attempt take the place of the plan's."""
+    async def _member(
+        self, group: Group, plan: Play, payable: Callable[[], bool] = lambda: True
+    ) -> Rollout | None:
+        """Play a member until an attempt of it counts; its stream and attempt take the place of the plan's.
+
+        The last attempt; None when there was nothing to play. `payable` is asked before each further one.
+        """
         task, index = plan.task, plan.index
         before = [r for r in group.rollouts.values() if r.index == index]
         infra, env = _failures(before)
-        if race.wanted <= 0 or (before and not self.retries.allows(before[-1], infra=infra, env=env)):
-            return
+        if before and not self.retries.allows(before[-1], infra=infra, env=env):
+            return None
         leash: Leash | None = None
         while True:
             leash = Leash.begin(self.clock, after=leash)
@@ -167,11 +216,10 @@ class GroupPlayer:
             assert rollout.outcome is not None
             more = _failures([rollout])
             infra, env = infra + more[0], env + more[1]
-            again = self.retries.allows(rollout, infra=infra, env=env)
+            again = self.retries.allows(rollout, infra=infra, env=env) and payable()
             self.watcher.ended(group, rollout, task, retried=again)
             if not again:
-                race.ended(rollout)
-                return
+                return rollout
             if rollout.outcome.rule.retry is Retry.INFRA:
                 await self.player.clock.sleep(self.retries.wait_s * 2 ** (infra - 1))
 

@@ -9,6 +9,9 @@ The context only ever grows by concatenation, so what is stored along the path i
 exactly one way, as the outcome table says, and never by raising: whatever goes wrong inside ends this rollout and
 nothing else. The one exception is cancellation, which closes the environment, marks the rollout and passes on.
 
+A rollout may be one branch of a tree (`agents.branching`). It then begins where another one got to, in a world that is
+resumed there, and asks at every state how many go on from it, before it samples what comes next.
+
 An action that its token limit cut off is not run: half a command is not what the policy meant. It ends the rollout as
 (truncated, limit), type `tokens`, and is scored as the world stands. A full context does the same, type `context`.
 """
@@ -21,6 +24,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from treadle.agents.branching import Branch, Place, State
 from treadle.agents.context import Context
 from treadle.agents.deadline import deadline
 from treadle.agents.leash import Leash
@@ -63,6 +67,8 @@ class Play:
     """How it is watched over and given up from outside; None is watched by nobody."""
     max_turns: int | None = None
     """Most actions of this rollout, if that is less than the limits and the environment say; None says nothing."""
+    branch: Branch | None = None
+    """The branch of a tree that it is; None for a rollout on its own."""
     prompts: list[tuple[Opened, Ids]] = field(default_factory=list)
     """What members of the group were told, and its ids: whoever is told the same need not render it again."""
 
@@ -88,7 +94,7 @@ class Player:
 
     async def play(self, group: Group, plan: Play) -> Rollout:
         """Play one attempt to its end and return it, ended. Raises nothing but CancelledError."""
-        rollout = group.begin(plan.index, attempt=plan.attempt)
+        rollout = _begun(group, plan)
         host = self.make_host()
         playing = _Playing(self, group, plan, rollout.id, host)
         try:
@@ -103,6 +109,16 @@ class Player:
             await host.close()
 
 
+def _begun(group: Group, plan: Play) -> Rollout:
+    """The rollout: of its own, or from where its branch begins."""
+    if plan.branch is None or plan.branch.place is None:
+        return group.begin(plan.index, attempt=plan.attempt)
+    place = plan.branch.place
+    return group.fork(
+        place.rollout, plan.index, at=place.segment, attempt=plan.attempt, probe=plan.branch.probe
+    )
+
+
 class _Playing:
     """The state of one rollout while it is played."""
 
@@ -115,6 +131,7 @@ class _Playing:
         self.leash = plan.leash or Leash.begin(player.clock)
         self.spent: dict[str, float] = {}
         self.context = Context(np.empty(0, np.int32))
+        self.prompt_len = 0
         self.state_key: str | None = None
         self.hint = CacheHint(rollout=rollout)
         limits = player.limits
@@ -125,10 +142,10 @@ class _Playing:
 
     async def run(self) -> tuple[Outcome, bool]:
         """How it ended, and whether it was scored."""
-        acted = False
         try:
             outcome = await self._turns()
-            acted = bool(self.group.rollouts[self.rollout].leaves)
+            held = self.group.rollouts[self.rollout]
+            acted = bool(held.leaves) and held.leaves[-1] != held.forked_at
             if not outcome.scored:
                 return outcome, False
             if not acted:
@@ -142,16 +159,26 @@ class _Playing:
             return failure(Origin.INFRA, error), False
 
     async def _turns(self) -> Outcome:
+        place, branch = self._place, self.plan.branch
         with self.player.meter.busy("env", self.spent):
-            opened = await self.host.open(self.plan.task, self.plan.env_seed, rollout=self.rollout)
+            opened = await self._opened(place)
         if opened.outcome is not None:
             return opened.outcome
-        prompt = self._prompt(opened)
-        self.hint = CacheHint(rollout=self.rollout, trunk=self.group.key.id, trunk_len=len(prompt))
-        at = prompt
-        bounds = (opened.max_turns, self.player.limits.max_turns, self.plan.max_turns)
+        first = 0 if place is None else place.turn
+        bounds = (first + opened.max_turns, self.player.limits.max_turns, self.plan.max_turns)
         turns = min(bound for bound in bounds if bound is not None)
-        for turn in range(turns):
+        if place is None:
+            at = self._prompt(opened)
+            self.prompt_len = len(at)
+            if branch is not None:
+                await self._split(branch, at, turn=0, turns_left=turns)
+        else:
+            at, self.context, self.prompt_len = place.segment, Context(place.context), place.prompt_len
+            self.state_key = place.state_key
+        self.hint = CacheHint(rollout=self.rollout, trunk=self.group.key.id, trunk_len=self.prompt_len)
+        for turn in range(first, turns):
+            if branch is not None and branch.left == 0:
+                return limit("budget", "its part of branching.tokens_per_group is used up")
             completion = await self._sample(turn)
             cut = completion.finish in (Finish.LENGTH, Finish.CONTEXT)
             parsed = self.player.renderer.parse(completion.ids, truncated=cut, turn=turn)
@@ -180,11 +207,61 @@ class _Playing:
             ids = self.player.renderer.bridge(step.messages, ended=self.player.renderer.ended(completion.ids))
             if len(self.context) + len(ids) >= self.player.limits.max_context:
                 return limit("context", f"{len(self.context)} + {len(ids)} tokens")
-            at = self.group.observed(self.rollout, ids, after=at, turn=turn, tier=self.host.tier)
-            self.leash.beat()
             self.context.append(ids)
             self.state_key = step.state_key
+            if branch is None:
+                at = self.group.observed(self.rollout, ids, after=at, turn=turn, tier=self.host.tier)
+            else:
+                at = await self._split(branch, at, ids, turn=turn + 1, turns_left=turns - turn - 1)
+            self.leash.beat()
         raise EnvError(f"task {self.plan.task.id}: max_turns is {turns}, expected at least 1")
+
+    @property
+    def _place(self) -> Place | None:
+        """Where a resumed world goes on; None where a reset leads."""
+        place = None if self.plan.branch is None else self.plan.branch.place
+        return place if place is not None and place.snapshot is not None else None
+
+    async def _opened(self, place: Place | None) -> Opened:
+        if place is None or self.plan.branch is None:
+            return await self.host.open(self.plan.task, self.plan.env_seed, rollout=self.rollout)
+        assert place.snapshot is not None
+        return await self.host.resume(place.snapshot, rollout=self.rollout, rng=self.plan.branch.rng)
+
+    async def _split(
+        self, branch: Branch, after: Segment, ids: Ids | None = None, *, turn: int, turns_left: int
+    ) -> Segment:
+        """Append what the world answered (nothing at the prompt), and have the tree fork there if it wishes to.
+
+        Whether it does is settled first: a segment says which snapshot it can be resumed from, and never changes.
+        """
+        async def look(tokens: int) -> float:
+            return await self._look(branch, turn, tokens)
+
+        wish = await branch.split(State(
+            rollout=self.rollout, turn=turn, turns_left=turns_left, context=len(self.context), behind=after.id
+        ), look)
+        snapshot = None
+        if ids is not None and (wish.more or branch.keeps):
+            self.leash.waits_for = "environment"
+            with self.player.meter.busy("env", self.spent):
+                snapshot = await self.host.snapshot()
+        at = after if ids is None else self.group.observed(
+            self.rollout, ids, after=after, turn=turn - 1, tier=self.host.tier,
+            snapshot=None if snapshot is None else snapshot.id,
+        )
+        if wish.more or branch.keeps:
+            branch.grow(Place(
+                rollout=self.rollout, segment=at, context=self.context.ids, prompt_len=self.prompt_len, turn=turn,
+                turns_left=turns_left, state_key=self.state_key, snapshot=snapshot,
+            ), wish)
+        return at
+
+    async def _look(self, branch: Branch, turn: int, tokens: int) -> float:
+        """Entropy of what would be said here; the tokens are thrown away."""
+        done = await self._generate(turn, "look", tokens)
+        branch.spend(len(done.ids), look=True)
+        return float(done.entropy.mean())
 
     def _prompt(self, opened: Opened) -> Segment:
         """The group's prompt. Raises EnvError when this member starts from another one."""
@@ -214,12 +291,23 @@ class _Playing:
         return ids
 
     async def _sample(self, turn: int) -> Completion:
-        limits = self.player.limits
+        limits, branch = self.player.limits, self.plan.branch
         room = limits.max_context - len(self.context)
-        sampling = self.sampling if room >= limits.max_tokens_per_turn else replace(self.sampling, max_tokens=room)
+        if branch is None:
+            return await self._generate(turn, "sample", min(room, limits.max_tokens_per_turn))
+        if branch.left is not None:
+            room = min(room, branch.left)
+        completion = await self._generate(turn, "sample", min(room, limits.max_tokens_per_turn))
+        branch.spend(len(completion.ids))
+        return completion
+
+    async def _generate(self, turn: int, purpose: str, most: int) -> Completion:
+        """One completion of the context; turn and purpose name its stream."""
+        limits = self.player.limits
+        sampling = self.sampling if most == limits.max_tokens_per_turn else replace(self.sampling, max_tokens=most)
         request = Request(
             prompt=self.context.ids, sampling=sampling,
-            stream=self.plan.sample_stream.at("turn", turn, "sample"),
+            stream=self.plan.sample_stream.at("turn", turn, purpose),
             cache=self.hint, priority=self.plan.priority(),
         )
         what = f"rollout {self.rollout}, turn {turn}, waits for the engine"
@@ -235,6 +323,8 @@ class _Playing:
     def _cut_off(self, completion: Completion) -> Outcome:
         if completion.finish is Finish.CONTEXT or len(self.context) >= self.player.limits.max_context:
             return limit("context", f"{len(self.context)} tokens")
+        if self.plan.branch is not None and self.plan.branch.left == 0:
+            return limit("budget", "its part of branching.tokens_per_group is used up")
         return limit("tokens", f"{len(completion.ids)} tokens in one turn")
 
     async def _score(self, outcome: Outcome) -> tuple[Outcome, bool]:

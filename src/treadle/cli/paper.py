@@ -25,6 +25,40 @@ def rollout_lines(group: Group, rollout: Rollout, decode: Decode, *, tokens: boo
     return [*lines, "", _ending(rollout)]
 
 
+def tree_lines(group: Group) -> list[str]:
+    """A group as a tree of rollouts, each below the one that it was forked from."""
+    key, rollouts = group.key, sorted(group.rollouts.values(), key=lambda r: (r.index, r.attempt))
+    probes = sum(rollout.probe for rollout in rollouts)
+    lines = [
+        f"group {key.id}  task {key.task}  family {key.family or '-'}  split {key.split}  "
+        f"{len(rollouts) - probes} rollouts, {probes} probes"
+    ]
+    for rollout in rollouts:
+        if rollout.forked_from is None:
+            lines += _branch(group, rollout, rollouts, "")
+    return [printable(line) for line in lines]
+
+
+def _branch(group: Group, rollout: Rollout, rollouts: Sequence[Rollout], indent: str) -> list[str]:
+    """One rollout and what was forked from it, the latest forks last."""
+    own = [segment for segment in group.segments.values() if segment.rollout == rollout.id and segment.is_action]
+    turns = f"turns {own[0].turn}-{own[-1].turn}" if own else "no turn of its own"
+    kind = "  probe" if rollout.probe else ""
+    where = "" if rollout.forked_at is None else f"before turn {_turn(group, rollout)}  "
+    lines = [f"{indent}{where}{rollout.id}{kind}  {turns}, {sum(map(len, own))} tokens  {_ending(rollout)}"]
+    forks = [fork for fork in rollouts if fork.forked_from == rollout.id]
+    for fork in sorted(forks, key=lambda fork: (_turn(group, fork), fork.index, fork.attempt)):
+        lines += _branch(group, fork, rollouts, indent + "   ")
+    return lines
+
+
+def _turn(group: Group, fork: Rollout) -> int:
+    """The turn that a fork began with."""
+    assert fork.forked_at is not None
+    at = group.segments[fork.forked_at]
+    return 0 if at.rollout is None else at.turn + 1
+
+
 def _segments(group: Group, rollout: Rollout) -> list[Segment]:
     seen: dict[str, Segment] = {}
     for leaf in rollout.leaves:

@@ -40,6 +40,10 @@ class PlainLines:
             "run.took_back": took_back,
             "rollout.done": _failure,
             "group.dropped": _dropped,
+            "branching.fell_back": lambda e: (
+                f"the world of task {text(e, 'task')} gave no snapshot (its environment cannot be forked, or there was "
+                "no room): independent rollouts are played in place of forks, here and wherever that happens"
+            ),
             "breaker.opened": _breaker,
             "breaker.closed": lambda e: f"family {text(e, 'family')} works again (group {text(e, 'group')})",
             "wait.expired": lambda e: f"{text(e, 'what')}; {text(e, 'action')}",
@@ -176,7 +180,11 @@ def _counts(event: Event) -> str:
     """Why groups were dropped, which rollouts do not train, which tasks the curriculum passed over; as far as told."""
     dropped, left_out, pools = (counted(event, prefix) for prefix in ("dropped.", "masked.", "pools."))
     skipped, too_old = whole(event, "skipped_tasks"), whole(event, "stale_tokens")
+    grown = {name: whole(event, f"branching.{name}") for name in ("forks", "probes", "independent", "looks")}
+    grown = {name: count for name, count in grown.items() if count}
+    refused = counted(event, "branching.refused.")
     parts = [
+        f"branching: {listed(grown)}" if grown else "", f"did not begin: {listed(refused)}" if refused else "",
         f"dropped: {listed(dropped)}" if dropped else "", f"rollouts left out: {listed(left_out)}" if left_out else "",
         f"tokens too old to train: {too_old}" if too_old else "",
         f"tasks passed over: {skipped}" if skipped or pools else "", f"kinds: {listed(pools)}" if pools else "",

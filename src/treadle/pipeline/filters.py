@@ -87,8 +87,9 @@ class EnoughValid:
     """Drops groups in which too many rollouts failed. Those that did train are counted, failures never vote."""
 
     group_size: int
+    """Rollouts that a group begins with; forks come on top."""
     min_valid: float
-    """Share of the group that must be valid."""
+    """Share of all that began, probes not counted, that must be valid."""
     min_rollouts: int
     """What the credit rule needs: 2 where siblings are compared."""
 
@@ -103,7 +104,9 @@ class EnoughValid:
             return "failed"
         if valid < self.min_rollouts:
             return "singleton"
-        if valid < math.ceil(self.min_valid * self.group_size - 1e-9):
+        forks = {r.index for r in group.rollouts.values() if r.forked_from is not None and not r.probe}
+        begun = self.group_size + sum(index >= self.group_size for index in forks)
+        if valid < math.ceil(self.min_valid * begun - 1e-9):
             return "min_valid"
         return None
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from treadle.agents.branching import Tally
 from treadle.agents.limits import Rewards
 from treadle.agents.stages import StageMeter
 from treadle.core.events import Event, Listener, Value
@@ -39,6 +40,10 @@ class Ledger:
         """Touched at every rollout's end, so that a wait knows that something happens."""
         self._ended: set[str] = set()
         """Rollouts of open tickets that ended."""
+        self._branched: dict[str, Mapping[str, Value]] = {}
+        """What branching did in open groups."""
+        self._fell_back = False
+        """Whether it was said that a world cannot be forked: that is said once."""
 
     def tell(self, name: str, values: Mapping[str, Value]) -> None:
         """Emit one event."""
@@ -83,6 +88,19 @@ class Ledger:
         if self.board is not None:
             self.board.touch()
 
+    def branched(self, group: Group, tally: Tally, *, whole: bool) -> None:
+        """A group that branches was played; one that was given up is not told, because it may be played again."""
+        facts = self._branched[group.key.id] = tally.facts()
+        if tally.independent and not self._fell_back:
+            self._fell_back = True
+            self.tell("branching.fell_back", {"group": group.key.id, "task": group.key.task})
+        if whole:
+            self.tell("group.branched", {"group": group.key.id, "ticket": group.key.ticket, **facts})
+
+    def branching(self, group: Group) -> Mapping[str, Value]:
+        """What branching did in a group; empty where nothing branches."""
+        return self._branched.get(group.key.id) or self.past.branched.get(group.key.ticket, {})
+
     def _tell_end(self, group: Group, rollout: Rollout, task: Task, *, retried: bool) -> None:
         assert rollout.outcome is not None
         actions = [s for s in group.segments.values() if s.rollout == rollout.id and s.is_action]
@@ -95,7 +113,8 @@ class Ledger:
             "turns": len(actions), "tokens": sum(len(s) for s in actions),
             "context_tokens": sum(map(len, group.path(rollout.leaves[-1]))) if rollout.leaves else 0,
             "generate_s": spent.get("generate", 0.0), "env_s": spent.get("env", 0.0),
-            "score_s": spent.get("score", 0.0), "retried": retried,
+            "score_s": spent.get("score", 0.0), "retried": retried, "forked_from": rollout.forked_from,
+            "probe": rollout.probe,
         })
 
     def judged(self, entry: Entry) -> None:
@@ -121,6 +140,7 @@ class Ledger:
     def forget(self, group: Group) -> None:
         """A ticket was given up with an error under way, which may be why a rollout could not be ended."""
         self._ended -= set(group.rollouts)
+        self._branched.pop(group.key.id, None)
 
 
 def sampled_tokens(group: Group) -> int:

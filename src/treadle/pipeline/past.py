@@ -12,6 +12,9 @@ So updates after the checkpoint are trained again from stored segments, in the s
 them first; nothing is generated for them, because nothing is missing in their groups. Groups are read one by one, when
 they are admitted. The past of a new run is empty, and every run asks it.
 
+A group that branches is whole when `group.branched` was told of it. One that is not is played again from its start: how
+its branches divide what they may sample is settled while it grows, so that no half of it could be played on.
+
 `Past.read` also says what has to be cleared away first: rollouts that had not ended, or that a stop gave up, of
 tickets that no batch took; demonstrations and evaluations that were left in the middle. What an evaluation finished is
 kept.
@@ -38,7 +41,7 @@ ONCE = {
     "coldstart.demos": "", "coldstart.update": "update", "group.admitted": "ticket", "group.ready": "ticket",
     "group.dropped": "ticket", "group.trained": "ticket", "batch.taken": "update", "update.started": "update",
     "update.done": "update", "update.skipped": "update", "rollout.done": "rollout", "breaker.opened": "group",
-    "breaker.closed": "group", "weights.published": "update",
+    "breaker.closed": "group", "weights.published": "update", "group.branched": "ticket", "branching.fell_back": "",
 }
 """Facts that the ledger holds once, and what tells one from another."""
 DEMONSTRATION, TICKET, FINAL = (re.compile(pattern) for pattern in (r"demo-\d+", r"t\d+", r"final-\d+"))
@@ -76,6 +79,8 @@ class Past:
     """Names of `ONCE` with what tells one from another."""
     evaluations: Sequence[Mapping[str, Value]] = ()
     """What `evaluation.done` said."""
+    branched: Mapping[int, Mapping[str, Value]] = field(default_factory=dict)
+    """By ticket: what branching did in its group, which is whole."""
     kept: int = 0
     """Rollouts that ended and that no checkpoint need hold, of tickets that no batch took."""
     again: int = 0
@@ -115,20 +120,26 @@ class Past:
         return name in ONCE and (name, values.get(ONCE[name])) in self.facts
 
     @classmethod
-    def read(cls, path: Path, *, updates: int) -> tuple[Past, Remains]:
-        """The past of a run of so many updates, and what has to be cleared away first. Raises StoreError."""
+    def read(cls, path: Path, *, updates: int, trees: bool = False) -> tuple[Past, Remains]:
+        """The past of a run of so many updates, and what has to be cleared away first. Raises StoreError.
+
+        `trees` says that its groups branch: one that is not whole is played again from its start.
+        """
         events = list(read_numbered(path))
         if not events:
             return cls(), Remains()
-        return _Reading(path, events, updates).result()
+        return _Reading(path, events, updates, trees=trees).result()
 
 
 class _Reading:
     """Sorts out what a ledger says."""
 
-    def __init__(self, path: Path, events: Sequence[tuple[int, Event]], updates: int) -> None:
+    def __init__(
+        self, path: Path, events: Sequence[tuple[int, Event]], updates: int, *, trees: bool = False
+    ) -> None:
         self.path = path
         self.updates = updates
+        self.trees = trees
         self.events: defaultdict[str, list[tuple[int, Event]]] = defaultdict(list)
         for number, event in events:
             self.events[event.name].append((number, event))
@@ -151,14 +162,16 @@ class _Reading:
     def result(self) -> tuple[Past, Remains]:
         """The past and its remains."""
         open_tickets = {key.id for key in self.keys.values() if self._open(key)}
+        felled = self._felled(open_tickets)
         halves = {
             rollout.id: group for group in open_tickets | self._evaluated() for rollout in self.rollouts[group]
             if rollout.outcome is None or rollout.outcome.status is Status.CANCELLED
         }
-        whole = self._whole()
+        whole = self._whole() | felled
         halves = {rollout: group for rollout, group in halves.items() if group not in whole}
-        replayed = {self.keys[group].ticket for group in halves.values() if group in open_tickets}
-        gone = self._gone(set(halves), replayed)
+        replayed = {self.keys[group].ticket for group in {*halves.values(), *felled} if group in open_tickets}
+        cut = {rollout.id for group in felled for rollout in self.rollouts[group]}
+        gone = self._gone(set(halves) | cut, replayed)
         retold, renamed, evaluations = self._finals()
         facts = {
             (name, event.values.get(key)) for name, key in ONCE.items() for number, event in self.events[name]
@@ -171,8 +184,9 @@ class _Reading:
                 if v["reason"] in GIVEN_UP and v["ticket"] in self.taken
             },
             groups=frozenset(renamed.get(id, id) for id in set(self.keys) - whole), facts=frozenset(facts),
-            evaluations=evaluations,
-            kept=sum(r.id not in halves for group in open_tickets for r in self.rollouts[group]), again=len(halves),
+            evaluations=evaluations, branched={int(v["ticket"]): _branched(v) for v in self.values("group.branched")},
+            kept=sum(r.id not in halves for group in open_tickets - felled for r in self.rollouts[group]),
+            again=len(halves) + len(cut),
         )
         remains = Remains(
             groups=tuple(sorted(whole)), rollouts=tuple((group, id) for id, group in halves.items()),
@@ -182,6 +196,11 @@ class _Reading:
 
     def _open(self, key: GroupKey) -> bool:
         return TICKET.fullmatch(key.id) is not None and key.ticket not in self.taken
+
+    def _felled(self, open_tickets: set[str]) -> set[str]:
+        """Groups that branch, of tickets that no batch took, which were not played to their end."""
+        whole = {v["ticket"] for v in self.values("group.branched")}
+        return {group for group in open_tickets if self.trees and self.keys[group].ticket not in whole}
 
     def _evaluated(self) -> set[str]:
         """Groups of evaluations, which are neither admitted nor demonstrated."""
@@ -234,3 +253,8 @@ class _Reading:
             if event.values["label"] == "final" and event.values["update"] != self.updates:
                 retold[number] = replace(event, values={**event.values, "label": f"update-{event.values['update']}"})
         return retold, renamed, found
+
+
+def _branched(values: Mapping[str, Value]) -> dict[str, Value]:
+    """What `group.branched` says, without which group it is."""
+    return {key: value for key, value in values.items() if key not in ("group", "ticket")}

@@ -18,8 +18,7 @@ def masked(group: Group, *, oldest: int) -> Group | None:
 
     A group that has nothing so old is returned as it is.
     """
-    chosen = {rollout.id for rollout in group.valid}
-    ages = {s.id: s.oldest_version for s in group.segments.values() if s.rollout in chosen}
+    ages = {segment.id: segment.oldest_version for segment in group.training}
     old = {name for name, version in ages.items() if version is not None and version < oldest}
     if not old:
         return group

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from treadle.agents.limits import Rewards
@@ -12,7 +12,10 @@ from treadle.agents.stages import STAGES, Window
 from treadle.core.events import Value
 from treadle.core.outcome import Status
 from treadle.pipeline.board import Entry, State
+from treadle.trajectory.group import Group
 
+HELD = ("snapshots_held", "snapshot_bytes")
+"""What is held at a time, by one group."""
 RECENT = 10
 """Updates whose pace the remaining time is estimated from."""
 
@@ -38,10 +41,18 @@ class BatchReport:
     turns_mean: float | None
     tokens_mean: float | None
     truncated_share: float | None
+    tokens_sampled: int
+    """Of all rollouts, failed ones and probes included, and of looks."""
+    branching: Mapping[str, Value]
+    """What branching did, summed over the groups; of what is held at a time the most. Empty where nothing branches."""
 
     @classmethod
-    def of(cls, batch: Sequence[Entry], rewards: Rewards) -> BatchReport:
-        """Read a batch."""
+    def of(
+        cls, batch: Sequence[Entry], rewards: Rewards, *,
+        branching: Callable[[Group], Mapping[str, Value]] = lambda group: {},
+    ) -> BatchReport:
+        """Read a batch. `branching` knows what that did in a group."""
+        trees = total([branching(entry.group) for entry in batch])
         raw, turns, tokens = [], [], []
         solved = truncated = 0
         for entry in batch:
@@ -51,7 +62,7 @@ class BatchReport:
                 raw += [] if value is None else [value]
                 solved += rewards.solved(rollout)
                 truncated += rollout.outcome.status is Status.TRUNCATED
-                actions = [s for s in entry.group.segments.values() if s.rollout == rollout.id and s.is_action]
+                actions = entry.group.actions(rollout.id)
                 turns.append(len(actions))
                 tokens.append(sum(map(len, actions)))
         n = len(turns)
@@ -64,13 +75,18 @@ class BatchReport:
             reward_mean=statistics.fmean(raw) if raw else None, reward_std=statistics.pstdev(raw) if raw else None,
             solved_share=solved / n if n else None, turns_mean=sum(turns) / n if n else None,
             tokens_mean=sum(tokens) / n if n else None, truncated_share=truncated / n if n else None,
+            tokens_sampled=sum(len(s) for entry in batch for s in entry.group.segments.values() if s.versions)
+            + int(trees.get("look_tokens") or 0),
+            branching=trees,
         )
 
     def short(self) -> dict[str, Value]:
         """What a skipped update still says."""
         return {
             "dropped": self.dropped, "skipped_tasks": self.skipped_tasks, "solved_share": self.solved_share,
-            "reward_mean": self.reward_mean, **counts("dropped", self.reasons), **counts("masked", self.masked),
+            "reward_mean": self.reward_mean, "tokens_sampled": self.tokens_sampled,
+            **counts("dropped", self.reasons), **counts("masked", self.masked),
+            **{f"branching.{name}": value for name, value in self.branching.items()},
         }
 
     def long(self) -> dict[str, Value]:
@@ -79,6 +95,16 @@ class BatchReport:
             **self.short(), "groups": self.groups, "rollouts": self.rollouts, "reward_std": self.reward_std,
             "turns_mean": self.turns_mean, "tokens_mean": self.tokens_mean, "truncated_share": self.truncated_share,
         }
+
+
+def total(groups: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
+    """What branching did in several groups: sums, and of what is held at a time the most."""
+    out: dict[str, Value] = {}
+    for name, value in (item for facts in groups for item in facts.items()):
+        held, found = out.get(name), value if isinstance(value, int) else 0
+        before = held if isinstance(held, int) else 0
+        out[name] = max(before, found) if name in HELD else before + found
+    return out
 
 
 def counts(what: str, reasons: Mapping[str, int]) -> dict[str, Value]:

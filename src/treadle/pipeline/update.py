@@ -172,7 +172,7 @@ class UpdatePump:
     def _report(
         self, number: int, batch: Sequence[Entry], report: TrainReport | None, staleness: Sequence[int], *, too_old: int
     ) -> None:
-        facts = BatchReport.of(batch, self.ledger.rewards)
+        facts = BatchReport.of(batch, self.ledger.rewards, branching=self.ledger.branching)
         pools = self.curriculum.statistics().values
         window = self.ledger.meter.read()
         if report is None:

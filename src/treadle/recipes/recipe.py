@@ -12,6 +12,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from treadle.agents.branch_none import Independent
+from treadle.agents.branching import Branching
+from treadle.agents.branchings import BRANCHING
 from treadle.agents.demonstrator import DemonstrationPlan
 from treadle.agents.limits import Rewards, RolloutLimits
 from treadle.algorithms.aggregation import AGGREGATIONS, Aggregation, SeqSumConst, TokenMean
@@ -78,6 +81,9 @@ class Recipe:
     half precision costs."""
     limits: RolloutLimits = field(default_factory=RolloutLimits)
     rewards: Rewards = field(default_factory=Rewards)
+    branching: Branching = field(default_factory=Independent)
+    """Where the rollouts of a training group fork, and what a group may cost: `none`, `fixed`, `entropy`, `expand`,
+    `expand_finished` or `probe`. A group begins with `pipeline.group_size` rollouts; see docs/branching.md."""
     host: HostConfig = field(default_factory=HostConfig)
     cassette: CassetteConfig = field(default_factory=CassetteConfig)
     snapshots: SnapshotsConfig = field(default_factory=SnapshotsConfig)
@@ -145,8 +151,9 @@ class Recipe:
                 f"pipeline.evaluate_every={self.pipeline.evaluate_every} contradicts evaluation=None: nothing says "
                 "what to evaluate; set evaluation.tasks, or pipeline.evaluate_every=0"
             )
+        self._refuse_branching()
         size, rule = self.pipeline.group_size, self.algorithm.rule
-        if size < rule.min_rollouts:
+        if self.branching.rollouts(size) < rule.min_rollouts:
             raise ConfigError(
                 f"pipeline.group_size={size} contradicts algorithm.rule={rule.name}: it compares siblings and needs at "
                 f"least {rule.min_rollouts} rollouts a group"
@@ -159,6 +166,16 @@ class Recipe:
         first = 2 * host.setup_s + self.limits.generate_s  # making the environment, its reset, the first action
         last = host.step_s + (1 + host.score_retries) * host.score_s
         return max(first, last)
+
+    def _refuse_branching(self) -> None:
+        """Raise ConfigError for what does not fit a group that grows as a tree."""
+        size, spare = self.pipeline.group_size, self.pipeline.spare_rollouts
+        self.branching.require(size=size, limits=self.limits, deterministic=self.deterministic)
+        if spare and self.branching.begin(size=size, limits=self.limits) is not None:
+            raise ConfigError(
+                f"pipeline.spare_rollouts={spare} contradicts branching={self.branching.name}: who is cancelled as the "
+                "slowest would decide which branches a tree has; set pipeline.spare_rollouts=0"
+            )
 
     def _forget(self) -> None:
         """No memo: what an engine computed differs from what the learner would in the last bits."""
@@ -244,6 +261,7 @@ def _sum_const() -> SeqSumConst:
 
 NAMES: Names = {
     CreditRule: _table(RULES), Loss: _table(LOSSES), Aggregation: _table(AGGREGATIONS),
+    Branching: _table(BRANCHING),
     CurriculumPlan: _table(CURRICULA), SchedulePlan: _table(SCHEDULES), FilterPlan: _table(FILTERS),
 }
-"""What the fields of `Algorithm` and `pipeline.curriculum`, `schedule` and `filters` may be set to by name."""
+"""What `branching`, the fields of `Algorithm`, and those of `pipeline` that are chosen by name may be set to."""

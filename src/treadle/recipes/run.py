@@ -25,6 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
+from treadle.agents.branching import Branching
 from treadle.agents.demonstrator import Demonstrator
 from treadle.agents.group_player import GroupPlayer, RetryBudget
 from treadle.agents.limits import RolloutLimits
@@ -124,7 +125,10 @@ class Run:
         self.tools = tools
         self.store = TrajectoryStore(folder.database, clock=tools.clock)  # first: it keeps a second writer away
         try:
-            self.past, remains = Past.read(folder.database, updates=recipe.pipeline.updates)
+            self.past, remains = Past.read(
+                folder.database, updates=recipe.pipeline.updates,
+                trees=recipe.branching.begin(size=recipe.pipeline.group_size, limits=recipe.limits) is not None,
+            )
             self.store.clear(remains)
             folder.write_recipe(recipe.toml())
         except TreadleError:
@@ -362,7 +366,8 @@ class Run:
         loop = Loop(recipe.pipeline, LoopParts(
             taskset=self.tools.taskset,
             player=self._players(
-                recipe.pipeline.group_size, recipe.limits, self._seed, spare=recipe.pipeline.spare_rollouts
+                recipe.pipeline.group_size, recipe.limits, self._seed, spare=recipe.pipeline.spare_rollouts,
+                branching=recipe.branching,
             ),
             trainer=trainer, engine=self.engine, ledger=self.ledger, thread=self.thread,
             filters=default_filters(
@@ -414,13 +419,17 @@ class Run:
 
     # -- parts -------------------------------------------------------------------------------------------------
 
-    def _players(self, size: int, limits: RolloutLimits, seed: Stream, *, spare: int = 0) -> GroupPlayer:
+    def _players(
+        self, size: int, limits: RolloutLimits, seed: Stream, *, spare: int = 0, branching: Branching | None = None
+    ) -> GroupPlayer:
         player = Player(
             self.engine, self.tools.renderer, make_host=self.tools.make_host, limits=limits,
             rewards=self.recipe.rewards, meter=self.ledger.meter,
         )
         retries = RetryBudget(infra=self.recipe.pipeline.infra_retries, env=self.recipe.pipeline.env_retries)
-        return GroupPlayer(player, size=size, retries=retries, seed=seed, watcher=self.ledger, spare=spare)
+        return GroupPlayer(
+            player, size=size, retries=retries, seed=seed, watcher=self.ledger, spare=spare, branching=branching
+        )
 
     def _checkpoints(self, trainer: LearnerTrainer) -> Checkpoints:
         made = Checkpoints(

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from treadle.core.actions import Action
 from treadle.core.errors import InfraError
 from treadle.core.messages import Message, user
-from treadle.envs.env import Env, EnvContext
+from treadle.envs.env import Env, EnvContext, Fork
 from treadle.envs.step import Step
 from treadle.envs.task import Task
 
@@ -21,6 +21,7 @@ class EchoEnv(Env):
     """
 
     deterministic = True
+    fork = Fork.COPY
 
     async def reset(self, task: Task, ctx: EnvContext) -> list[Message]:
         """Ask for the word."""

@@ -209,14 +209,14 @@ class Group:
 
     def observed(
         self, rollout: str, ids: Ids, *, after: Segment, turn: int, why: Why = Why.TURN,
-        parent: Segment | None = None, tier: str = "real",
+        parent: Segment | None = None, tier: str = "real", snapshot: str | None = None,
     ) -> Segment:
         """Append what the world answered. `parent` differs from `after` only at a context break."""
         parent = parent or after
         held, why = self._growing(rollout, after, parent, why)
         return self._grown(held, Segment(
             id=self._next_id(), group=self.key.id, rollout=rollout, author=Author.ENV, ids=ids, parent=parent.id,
-            after=after.id, turn=turn, why=why, tier=tier,
+            after=after.id, turn=turn, why=why, tier=tier, snapshot=snapshot,
         ))
 
     def pay(
@@ -317,9 +317,16 @@ class Group:
     @property
     def oldest_version(self) -> int | None:
         """Oldest version among everything that would train; None when nothing was sampled."""
-        chosen = {r.id for r in self.valid}
-        found = [s.oldest_version for s in self.segments.values() if s.rollout in chosen]
+        found = [segment.oldest_version for segment in self.training]
         return min((v for v in found if v is not None), default=None)
+
+    @property
+    def training(self) -> list[Segment]:
+        """What the valid rollouts made, and the starts that they share with others, whatever became of those."""
+        valid = self.valid
+        made = {rollout.id for rollout in valid}
+        shared = set[str]().union(*(self._shared(rollout) for rollout in valid))
+        return [s for s in self.segments.values() if s.rollout in made or s.id in shared]
 
     # -- inside ------------------------------------------------------------------------------------------------
 
@@ -342,7 +349,8 @@ class Group:
         while place is not None and place is not at:
             way.append(place)
             place = self.segments[place.after] if place.after is not None else None
-        if place is None or self.segments.get(at.id) is not at:
+        begun = place is None and not way and at.rollout is None  # it has done nothing yet: its prompt is all there is
+        if (place is None and not begun) or self.segments.get(at.id) is not at:
             raise ValueError(f"rollout {rollout}: cannot fork at {at.id}, which is not on its way")
         if at.is_action:
             raise ValueError(f"rollout {rollout}: cannot fork at {at.id}, an action: the world has not answered yet")

@@ -74,7 +74,7 @@ FOLD_MS = 1000
 INSERT = {
     Segment: f"INSERT INTO segments VALUES({', '.join('?' * 17)})",
     RewardRecord: "INSERT INTO rewards VALUES(?, ?, ?, ?, ?, ?)",
-    Rollout: f"INSERT OR REPLACE INTO rollouts VALUES({', '.join('?' * 12)})",
+    Rollout: f"INSERT OR REPLACE INTO rollouts VALUES({', '.join('?' * 15)})",
     GroupKey: "INSERT INTO groups VALUES(?, ?, ?, ?, ?, ?, ?)",
     Event: "INSERT INTO events(name, at, facts) VALUES(?, ?, ?)",
     tuple: "INSERT OR REPLACE INTO meta VALUES(?, ?)",

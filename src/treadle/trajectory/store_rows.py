@@ -103,18 +103,24 @@ def rollout_row(r: Rollout, number: int) -> Row:
         number, tail(r.id, r.group), r.index, r.attempt, _json([place(leaf, r.group) for leaf in r.leaves]),
         *((None, None, None, None) if o is None else (o.status.value, o.origin.value, _text(o.type), _text(o.message))),
         r.reward, _facts(r.rewards), _facts(r.seconds),
+        None if r.forked_from is None else tail(r.forked_from, r.group),
+        None if r.forked_at is None else place(r.forked_at, r.group),
+        1 if r.probe else None,
     )  # fmt: skip
 
 
 def read_rollout(row: Row, group: str) -> Rollout:
-    """Inverse of `rollout_row`."""
+    """Inverse of `rollout_row`; a row of an older file ends before the forks."""
     outcome = None
+    forked_from, forked_at, probe = row[12:15] or (None, None, None)
     if row[5] is not None:
         outcome = Outcome(status=Status(row[5]), origin=Origin(row[6]), type=row[7], message=row[8])
     return Rollout(
         id=f"{group}.{row[1]}", group=group, index=row[2], attempt=row[3],
         leaves=tuple(_id(group, at) for at in json.loads(row[4])), outcome=outcome, reward=row[9],
         rewards=json.loads(row[10]), seconds=json.loads(row[11]),
+        forked_from=None if forked_from is None else f"{group}.{forked_from}",
+        forked_at=None if forked_at is None else _id(group, forked_at), probe=bool(probe),
     )
 
 

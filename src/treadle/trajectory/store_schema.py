@@ -13,7 +13,9 @@ from pathlib import Path
 
 from treadle.core.errors import StoreError
 
-VERSION = 1
+VERSION = 2
+OLDER = 1
+"""Schema that is still read: its rollouts know no forks. Who writes to such a file brings it up to date."""
 PLACES = 1 << 20
 """Most segments of one group."""
 
@@ -24,11 +26,18 @@ CREATE TABLE segments(key INTEGER PRIMARY KEY, rollout TEXT, author TEXT, ids BL
     turn INTEGER, logprobs BLOB, entropy BLOB, versions TEXT, kv_version INTEGER, agent TEXT, why TEXT, spans TEXT,
     state_key TEXT, snapshot TEXT, tier TEXT);
 CREATE TABLE rollouts(number INTEGER, tail TEXT, place INTEGER, attempt INTEGER, leaves TEXT, status TEXT, origin TEXT,
-    type TEXT, message TEXT, reward REAL, rewards TEXT, seconds TEXT, PRIMARY KEY(number, tail)) WITHOUT ROWID;
+    type TEXT, message TEXT, reward REAL, rewards TEXT, seconds TEXT, forked_from TEXT, forked_at INTEGER,
+    probe INTEGER, PRIMARY KEY(number, tail)) WITHOUT ROWID;
 CREATE TABLE rewards(number INTEGER, rollout TEXT, segment INTEGER, name TEXT, value REAL, train INTEGER);
 CREATE INDEX rewards_by_group ON rewards(number);
 CREATE TABLE events(id INTEGER PRIMARY KEY, name TEXT, at REAL, facts TEXT);
 CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
+"""
+
+UPGRADE = """
+ALTER TABLE rollouts ADD COLUMN forked_from TEXT;
+ALTER TABLE rollouts ADD COLUMN forked_at INTEGER;
+ALTER TABLE rollouts ADD COLUMN probe INTEGER;
 """
 
 
@@ -38,13 +47,15 @@ def database(path: Path) -> Path:
 
 
 def open_writer(path: Path) -> sqlite3.Connection:
-    """A connection that writes; makes the tables of a new file. Raises StoreError."""
+    """A connection that writes; makes the tables of a new file, and what an older one lacks. Raises StoreError."""
     try:
         db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30)
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = NORMAL")
-        if not _version(db, path):
-            db.executescript(f"BEGIN IMMEDIATE; {TABLES} PRAGMA user_version = {VERSION}; COMMIT;")
+        held = _version(db, path)
+        if held != VERSION:
+            change = UPGRADE if held == OLDER else TABLES
+            db.executescript(f"BEGIN IMMEDIATE; {change} PRAGMA user_version = {VERSION}; COMMIT;")
     except sqlite3.Error as error:
         raise StoreError(f"{path} cannot be written: {error}") from error
     return db
@@ -68,7 +79,7 @@ def open_reader(path: Path) -> sqlite3.Connection:
 
 def _version(db: sqlite3.Connection, path: Path) -> int:
     version = int(db.execute("PRAGMA user_version").fetchone()[0])
-    if version not in (0, VERSION):
+    if version not in (0, OLDER, VERSION):
         db.close()
-        raise StoreError(f"{path} has schema {version}, this Treadle reads schema {VERSION}")
+        raise StoreError(f"{path} has schema {version}, this Treadle reads schemas {OLDER} and {VERSION}")
     return version
