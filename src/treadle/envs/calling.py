@@ -139,7 +139,8 @@ def _task(coroutine: Awaitable[Any]) -> tuple[asyncio.Task[Any], asyncio.Future[
     """A task of a coroutine, and what is done once that has ended: whoever waits need not ask the loop for news."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[None] = loop.create_future()
-    return loop.create_task(_contained(coroutine, ended)), ended
+    task = loop.create_task(_contained(coroutine, ended))  # owned by the call: `_until` awaits its end, or stops it
+    return task, ended
 
 
 def _end(job: asyncio.Future[Any]) -> asyncio.Future[None]:
