@@ -1,21 +1,26 @@
 """The machinery of rollouts alone: the engine answers at once and the world lives in this process.
 
 What is left is what every turn costs: player, host, rendering, segments; and, in the full arm, the real tokenizer, the
-store and the ledger. All rollouts are in flight at the same time.
+store and the ledger. All rollouts are in flight at the same time. Every turn says something else, so that nothing is
+found in a cache; its ids are there before the clock starts, as an engine has ids and no text.
+
+Beside it verifiers in one process (`bench.overhead_verifiers`), which passes text and stores nothing; runs alternate.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import importlib.util
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
+from bench.closed_wire import ROOT, Side, SideEnded, environment
 from bench.machine import machine
+from bench.peer_home import python_of
 from treadle.agents.group_player import GroupPlayer
 from treadle.agents.limits import Rewards, RolloutLimits
 from treadle.agents.player import Player
@@ -37,7 +42,12 @@ from treadle.trajectory.group import Group, GroupKey
 from treadle.trajectory.store import TrajectoryStore
 
 LINE = "turns per second of the rollout machinery alone, with everything and with ids only"
-SAID = "list the files of the folder and count them"
+OURS = ("full", "ids_only")
+THEIRS = ("run_group", "generate")
+"""What is called of verifiers."""
+ANSWER_S = 600.0
+"""The longest that verifiers may take for one run."""
+SAID = "list the files of folder {} and count them"
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -46,26 +56,49 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--size", type=int, default=8, help="rollouts of a group (default 8)")
     parser.add_argument("--turns", type=int, default=8, help="turns of a rollout (default 8)")
     parser.add_argument("--repeats", type=int, default=3, help="runs, of which the median counts (default 3)")
-    parser.add_argument("--with-peers", action="store_true", help="also report the peers that are installed")
+    parser.add_argument("--with-peers", action="store_true", help="install verifiers into its own environment")
 
 
 def run(args: argparse.Namespace) -> dict[str, object]:
     """The record."""
-    full, ids, flight = list[float](), list[float](), list[int]()
-    for _ in range(args.repeats):
-        for arm, speeds in (("full", full), ("ids_only", ids)):
-            with settled():  # as a run does
-                speed, most = asyncio.run(measured(args, everything=arm == "full"))
-            speeds.append(speed)
-            flight.append(most)
-    record: dict[str, object] = {
-        "turns_per_s": {"full": statistics.median(full), "ids_only": statistics.median(ids)},
-        "in_flight": min(flight), "turns": args.turns, "rollouts": args.rollouts, "repeats": args.repeats, **machine(),
+    python, missing = python_of("verifiers", create=args.with_peers)
+    speeds: dict[str, list[float]] = {arm: [] for arm in (*OURS, *THEIRS)}
+    flight = list[int]()
+    with ExitStack() as stack:
+        peer = None if python is None else stack.enter_context(_started(str(python)))
+        for _ in range(args.repeats):
+            for arm in OURS:
+                with settled():  # as a run does
+                    speed, most = asyncio.run(measured(args, everything=arm == "full"))
+                speeds[arm].append(speed)
+                flight.append(most)
+            if peer is not None:
+                try:
+                    for arm in THEIRS:
+                        speeds[arm].append(_asked(peer, arm, args))
+                except SideEnded as ended:
+                    peer, missing = None, str(ended)
+    theirs = {arm: statistics.median(speeds[arm]) for arm in THEIRS if speeds[arm]}
+    return {
+        "turns_per_s": {arm: statistics.median(speeds[arm]) for arm in OURS},
+        "verifiers": f"missing: {missing}" if missing else theirs, "in_flight": min(flight), "turns": args.turns,
+        "rollouts": args.rollouts, "repeats": args.repeats, **machine(),
     }
-    if args.with_peers:
-        found = importlib.util.find_spec("verifiers") is not None
-        record["verifiers"] = "installed, but this benchmark does not drive it" if found else "missing: not installed"
-    return record
+
+
+def _started(python: str) -> Side:
+    """The peer's process."""
+    command = [python, "-m", "bench.overhead_verifiers"]
+    return Side("verifiers", command, limit_s=ANSWER_S, environment=environment(PYTHONPATH=ROOT))
+
+
+def _asked(peer: Side, arm: str, args: argparse.Namespace) -> float:
+    """Turns per second of the peer. Raises SideEnded."""
+    groups = args.rollouts // args.size
+    answer = peer.ask("play", arm=arm, groups=groups, size=args.size, turns=args.turns)
+    if answer["in_flight"] != groups * args.size:
+        raise SideEnded(f"verifiers had {answer['in_flight']} rollouts in flight, expected {groups * args.size}")
+    return float(answer["turns_per_s"])
 
 
 async def measured(args: argparse.Namespace, *, everything: bool) -> tuple[float, int]:
@@ -73,8 +106,10 @@ async def measured(args: argparse.Namespace, *, everything: bool) -> tuple[float
     clock, rewards = SystemClock(), Rewards(main="correct")
     taskset = EchoTaskset((SAID,), data={"turns": args.turns})
     renderer, encode, end_id = _renderer(everything)
+    words = [SAID.format(number) for number in range(args.rollouts * args.turns)]
+    ids = {text: tuple(encode(text)) for text in words}
     with tempfile.TemporaryDirectory() as folder:
-        engine = ScriptedEngine([SAID], encode=encode, end_id=end_id)
+        engine = ScriptedEngine(lambda turn: words.pop(), encode=ids.__getitem__, end_id=end_id)
         meter = StageMeter(clock)
         store = TrajectoryStore(Path(folder) / "run.db", clock=clock) if everything else None
         ledger = None if store is None else Ledger(store, meter=meter, rewards=rewards)
@@ -102,10 +137,10 @@ async def measured(args: argparse.Namespace, *, everything: bool) -> tuple[float
         watching = asyncio.create_task(watch())
         begun = time.perf_counter()
         await asyncio.gather(*(play(ticket) for ticket in range(args.rollouts // args.size)))
+        watching.cancel()
         if store is not None:
             await store.settle()
         seconds = time.perf_counter() - begun
-        watching.cancel()
         if store is not None:
             store.close()
     return len(engine.requests) / seconds, most

@@ -64,10 +64,10 @@ def of_a_turn(few, many, turns):
     return {what: count // turns for what, count in (many - few).items()}
 
 
-def test_a_turn_takes_one_task_two_timers_and_four_hops_of_the_loop(stage):
-    """The world's task; the deadlines of engine and world; the engine's answer, the task, its end, the player."""
+def test_a_turn_takes_one_task_two_timers_and_three_hops_of_the_loop(stage):
+    """The world's task; the deadlines of engine and world; the engine's answer, the task, the player."""
     few, many = (played(stage, turns)[0].asked for turns in (3, 7))
-    assert of_a_turn(few, many, 4) == {"task": 1, "timer": 2, "hop": 4}
+    assert of_a_turn(few, many, 4) == {"task": 1, "timer": 2, "hop": 3}
 
 
 def test_a_turn_is_two_segments_and_two_states_of_its_rollout(stage):

@@ -5,7 +5,7 @@ import weakref
 
 import pytest
 
-from treadle.core.heap import settled
+from treadle.core.heap import YOUNG, settled
 
 
 class Knot:
@@ -52,3 +52,20 @@ def test_it_ends_with_an_error_too():
     with pytest.raises(ValueError, match="no"), settled():
         raise ValueError("no")
     assert gc.get_freeze_count() == 0
+
+
+def test_collections_are_rarer_inside_and_as_before_afterwards():
+    before = gc.get_threshold()
+    with settled():
+        assert gc.get_threshold() == (YOUNG, *before[1:])
+    assert gc.get_threshold() == before
+
+
+def test_who_switched_the_collector_off_finds_it_off():
+    before = gc.get_threshold()
+    gc.set_threshold(0)
+    try:
+        with settled():
+            assert gc.get_threshold()[0] == 0
+    finally:
+        gc.set_threshold(*before)

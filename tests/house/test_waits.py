@@ -22,7 +22,7 @@ ALLOWED = {
     "envs/box.py BoxedSandbox.run": "the lock is held for one command, which has a time limit",
     "envs/box.py BoxedSandbox.snapshot": "as for a command: the lock is held for one, or for a copy that has a limit",
     "envs/box.py BoxedSandbox.restore": "as for a snapshot",
-    "envs/calling.py _ended": "the limit's timer wakes it",
+    "envs/calling.py Caller._until": "the limit's timer wakes it",
     "envs/calling.py _contained": "a call of user code: `_until` limits the task that it runs in",
     "envs/calling.py end_strays": "each stray is given the grace time",
     "envs/channel.py Channel.ready": "its caller, `Box.ready`, gives it the deadline of a start",

@@ -6,6 +6,7 @@ import asyncio
 from types import TracebackType
 
 from treadle.core.errors import DeadlineExceeded
+from treadle.core.timers import Timer, after
 
 
 def deadline(what: str, seconds: float) -> Deadline:
@@ -14,27 +15,35 @@ def deadline(what: str, seconds: float) -> Deadline:
 
 
 class Deadline:
-    """Entered once, around one body. Every turn has one, so it is no generator."""
+    """Entered once, around one body. `asyncio.timeout` for every turn: one object, and its timer is a cheap one.
 
-    __slots__ = ("_limit", "_seconds", "_what")
+    As there, running out cancels the task, and a cancellation that came from elsewhere passes on.
+    """
+
+    __slots__ = ("_cancelling", "_late", "_seconds", "_task", "_timer", "_what")
 
     def __init__(self, what: str, seconds: float) -> None:
         self._what, self._seconds = what, seconds
-        self._limit = asyncio.timeout(seconds)
+        self._late = False
 
     async def __aenter__(self) -> None:
-        await self._limit.__aenter__()
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError(f"{self._what}: a deadline needs a task")
+        self._task, self._cancelling = task, task.cancelling()
+        self._timer: Timer = after(self._seconds, self._expire)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            await self._limit.__aexit__(kind, error, trace)
-        except TimeoutError:
-            raise self._exceeded from None
-        if isinstance(error, TimeoutError) and self._limit.expired():  # the body made its own of being cancelled
-            raise self._exceeded from None
+        self._timer.cancel()
+        if not self._late:
+            return
+        alone = self._task.uncancel() <= self._cancelling
+        # A TimeoutError is one that the body made of being cancelled.
+        if isinstance(error, TimeoutError) or (alone and isinstance(error, asyncio.CancelledError)):
+            raise DeadlineExceeded(f"{self._what}: not finished after {self._seconds:g} s") from None
 
-    @property
-    def _exceeded(self) -> DeadlineExceeded:
-        return DeadlineExceeded(f"{self._what}: not finished after {self._seconds:g} s")
+    def _expire(self) -> None:
+        self._late = True
+        self._task.cancel()

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from treadle.agents.branching import Branch, Place, State
+from treadle.agents.context import Context
 from treadle.agents.deadline import deadline
 from treadle.agents.leash import Leash
 from treadle.agents.limits import Rewards, RolloutLimits, chars_beyond
@@ -129,9 +130,10 @@ class _Playing:
         self.host = host
         self.leash = plan.leash or Leash.begin(player.clock)
         self.spent: dict[str, float] = {}
-        self.context: Ids = np.empty(0, np.int32)
+        self.context = Context(np.empty(0, np.int32))
         self.prompt_len = 0
         self.state_key: str | None = None
+        self.hint = CacheHint(rollout=rollout)
         limits = player.limits
         self.sampling = Sampling(
             temperature=limits.temperature, max_tokens=limits.max_tokens_per_turn,
@@ -171,8 +173,9 @@ class _Playing:
             if branch is not None:
                 await self._split(branch, at, turn=0, turns_left=turns)
         else:
-            at, self.context, self.prompt_len = place.segment, place.context, place.prompt_len
+            at, self.context, self.prompt_len = place.segment, Context(place.context), place.prompt_len
             self.state_key = place.state_key
+        self.hint = CacheHint(rollout=self.rollout, trunk=self.group.key.id, trunk_len=self.prompt_len)
         for turn in range(first, turns):
             if branch is not None and branch.left == 0:
                 return limit("budget", "its part of branching.tokens_per_group is used up")
@@ -183,7 +186,7 @@ class _Playing:
                 self.rollout, completion, after=at, turn=turn, spans=parsed.spans, state_key=self.state_key
             )
             self.leash.beat()
-            self.context = np.concatenate([self.context, completion.ids])
+            self.context.append(completion.ids)
             if cut:
                 return self._cut_off(completion)
             self.leash.waits_for = "environment"
@@ -204,7 +207,7 @@ class _Playing:
             ids = self.player.renderer.bridge(step.messages, ended=self.player.renderer.ended(completion.ids))
             if len(self.context) + len(ids) >= self.player.limits.max_context:
                 return limit("context", f"{len(self.context)} + {len(ids)} tokens")
-            self.context = np.concatenate([self.context, ids])
+            self.context.append(ids)
             self.state_key = step.state_key
             if branch is None:
                 at = self.group.observed(self.rollout, ids, after=at, turn=turn, tier=self.host.tier)
@@ -249,7 +252,7 @@ class _Playing:
         )
         if wish.more or branch.keeps:
             branch.grow(Place(
-                rollout=self.rollout, segment=at, context=self.context, prompt_len=self.prompt_len, turn=turn,
+                rollout=self.rollout, segment=at, context=self.context.ids, prompt_len=self.prompt_len, turn=turn,
                 turns_left=turns_left, state_key=self.state_key, snapshot=snapshot,
             ), wish)
         return at
@@ -276,7 +279,7 @@ class _Playing:
                 f"task {self.plan.task.id}: rollout {self.rollout} starts from another prompt than its group; "
                 "reset must depend on the task and the env seed alone"
             )
-        self.context = ids
+        self.context = Context(ids)
         return self.group.prompt(ids)
 
     def _rendered(self, opened: Opened) -> Ids:
@@ -303,10 +306,9 @@ class _Playing:
         limits = self.player.limits
         sampling = self.sampling if most == limits.max_tokens_per_turn else replace(self.sampling, max_tokens=most)
         request = Request(
-            prompt=self.context, sampling=sampling,
+            prompt=self.context.ids, sampling=sampling,
             stream=self.plan.sample_stream.at("turn", turn, purpose),
-            cache=CacheHint(rollout=self.rollout, trunk=self.group.key.id, trunk_len=self.prompt_len),
-            priority=self.plan.priority(),
+            cache=self.hint, priority=self.plan.priority(),
         )
         what = f"rollout {self.rollout}, turn {turn}, waits for the engine"
         self.leash.waits_for = "engine"

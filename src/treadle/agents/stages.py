@@ -54,7 +54,10 @@ class StageMeter:
 
     def busy(self, stage: str, spent: MutableMapping[str, float] | None = None) -> Visit:
         """Count the time inside as `stage`, in the run and, if given, in `spent`."""
-        return Visit(self, stage, spent)
+        held = self._stages.get(stage)
+        if held is None:
+            held = self._stages[stage] = _Stage()
+        return Visit(self, held, stage, spent)
 
     def count(self, name: str, amount: float = 1.0) -> None:
         """Add to a counter of the window."""
@@ -77,15 +80,10 @@ class StageMeter:
         self._began = now
         return window
 
-    def enter(self, stage: str, now: float) -> _Stage:
-        """Somebody is in the stage from now on; see `busy`."""
+    def begin(self, now: float) -> None:
+        """The first window starts with the first visit."""
         if self._began is None:
             self._began = now
-        held = self._stages.setdefault(stage, _Stage())
-        if held.inside == 0:
-            held.since = now
-        held.inside += 1
-        return held
 
 
 class Visit:
@@ -93,17 +91,23 @@ class Visit:
 
     __slots__ = ("_entered", "_held", "_meter", "_spent", "_stage")
 
-    def __init__(self, meter: StageMeter, stage: str, spent: MutableMapping[str, float] | None) -> None:
-        self._meter, self._stage, self._spent = meter, stage, spent
+    def __init__(
+        self, meter: StageMeter, held: _Stage, stage: str, spent: MutableMapping[str, float] | None
+    ) -> None:
+        self._meter, self._held, self._stage, self._spent = meter, held, stage, spent
 
     def __enter__(self) -> None:
-        self._entered = self._meter.clock.now()
-        self._held = self._meter.enter(self._stage, self._entered)
+        now = self._entered = self._meter.clock.now()
+        held = self._held
+        if held.inside == 0:
+            held.since = now
+            self._meter.begin(now)
+        held.inside += 1
 
     def __exit__(self, *_: object) -> None:
-        left, held = self._meter.clock.now(), self._held
+        left, held, spent = self._meter.clock.now(), self._held, self._spent
         held.inside -= 1
         if held.inside == 0:
             held.busy += left - held.since
-        if self._spent is not None:
-            self._spent[self._stage] = self._spent.get(self._stage, 0.0) + left - self._entered
+        if spent is not None:
+            spent[self._stage] = spent.get(self._stage, 0.0) + left - self._entered

@@ -107,7 +107,7 @@ class Completion:
 
     def __post_init__(self) -> None:
         n = len(self.ids)
-        if not (len(self.logprobs) == len(self.entropy) == n == sum(c for _, c in self.versions)):
+        if not (len(self.logprobs) == len(self.entropy) == n == sum([c for _, c in self.versions])):
             raise ValueError(f"completion of {n} ids needs as many logprobs, entropies and versions")
 
     @property

@@ -18,9 +18,11 @@ import inspect
 import queue
 import threading
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from treadle.core.errors import EnvError, one_line
+from treadle.core.timers import after
 
 GRACE_S = 0.5
 """How long a cancelled coroutine may take to end, in real time."""
@@ -56,16 +58,14 @@ class Caller:
 
         Raises Overrun when the limit passed, and whatever the function raises.
         """
-        if inspect.iscoroutinefunction(function):
-            # The task is owned by this call: `_until` awaits it to its end, or stops it.
-            task: asyncio.Future[Any] = asyncio.ensure_future(_contained(function(*args, **keywords)))
-        else:
-            task = self._thread(lambda: function(*args, **keywords), alone=alone or self.stuck)
         try:
-            value = await self._until(task, limit_s)
-            if inspect.isawaitable(value):
-                # A plain function that gave a coroutine: owned by this call as above.
-                value = await self._until(asyncio.ensure_future(_contained(value)), limit_s)
+            if inspect.iscoroutinefunction(function):
+                value = await self._until(*_task(function(*args, **keywords)), limit_s)
+            else:
+                job = self._thread(lambda: function(*args, **keywords), alone=alone or self.stuck)
+                value = await self._until(job, _end(job), limit_s)
+            if inspect.isawaitable(value):  # a plain function that gave a coroutine
+                value = await self._until(*_task(value), limit_s)
         except Overrun as overrun:
             self.stuck |= not overrun.stopped
             raise
@@ -77,14 +77,17 @@ class Caller:
             self._jobs.put(None)
             self._jobs = None
 
-    async def _until(self, task: asyncio.Future[Any], limit_s: float) -> Any:
-        """Wait for the task or the limit, whichever comes first."""
+    async def _until(self, task: asyncio.Future[Any], ended: asyncio.Future[None], limit_s: float) -> Any:
+        """Wait for the task, whose end `ended` tells, or the limit, whichever comes first. Owns the task."""
         if limit_s > 0:
+            timer = after(limit_s, partial(_wake, ended))
             try:
-                await _ended(task, limit_s)
+                await ended
             except asyncio.CancelledError:
                 await _stop(task)
                 raise
+            finally:
+                timer.cancel()
         if not task.done():
             raise Overrun(stopped=await _stop(task))
         try:
@@ -132,30 +135,38 @@ class Caller:
         return future
 
 
-async def _ended(task: asyncio.Future[Any], limit_s: float) -> None:
-    """Return when the task has ended or the limit has passed. `asyncio.wait` for one task, which every turn needs."""
+def _task(coroutine: Awaitable[Any]) -> tuple[asyncio.Task[Any], asyncio.Future[None]]:
+    """A task of a coroutine, and what is done once that has ended: whoever waits need not ask the loop for news."""
     loop = asyncio.get_running_loop()
-    waiter = loop.create_future()
-
-    def wake(_: object = None) -> None:
-        if not waiter.done():
-            waiter.set_result(None)
-
-    timer = loop.call_later(limit_s, wake)
-    task.add_done_callback(wake)
-    try:
-        await waiter
-    finally:
-        timer.cancel()
-        task.remove_done_callback(wake)
+    ended: asyncio.Future[None] = loop.create_future()
+    task = loop.create_task(_contained(coroutine, ended))  # owned by the call: `_until` awaits its end, or stops it
+    return task, ended
 
 
-async def _contained(coroutine: Awaitable[Any]) -> Any:
-    """Keep `sys.exit()` in user code from ending the event loop."""
+def _end(job: asyncio.Future[Any]) -> asyncio.Future[None]:
+    """What is done once a thread's job has ended."""
+    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    job.add_done_callback(lambda _: _wake(ended))
+    return ended
+
+
+def _wake(ended: asyncio.Future[None]) -> None:
+    """Let whoever waits go on: the call has ended, or its time has."""
+    if not ended.done():
+        ended.set_result(None)
+
+
+async def _contained(coroutine: Awaitable[Any], ended: asyncio.Future[None]) -> Any:
+    """Keep `sys.exit()` in user code from ending the event loop, and say when it has ended.
+
+    The task itself ends in the same step, so that it is done before anybody goes on.
+    """
     try:
         return await coroutine
     except SystemExit as raised:
         raise _fault(raised) from raised
+    finally:
+        _wake(ended)
 
 
 def _fault(raised: BaseException) -> EnvError:

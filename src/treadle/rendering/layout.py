@@ -25,6 +25,8 @@ from treadle.rendering.template import ChatTemplate
 from treadle.rendering.veil import Controls, Veil, sound
 
 Change = Callable[[str], str]
+FOLDED = "<tool_response>"
+"""How a tool result begins that is folded into a user message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,8 +178,8 @@ def _folded(messages: Sequence[Message], dialect: Dialect) -> list[Message]:
             text = "\n".join([message.content, *map(written, message.tool_calls)])
             message = assistant(text.removeprefix("\n"))
         if message.role == "tool" and not dialect.tool_role:
-            text = f"<tool_response>\n{message.content}\n</tool_response>"
-            if last is not None and last.role == "user" and last.content.startswith("<tool_response>"):
+            text = f"{FOLDED}\n{message.content}\n</tool_response>"
+            if last is not None and last.role == "user" and last.content.startswith(FOLDED):
                 folded[-1] = user(f"{last.content}\n{text}")
                 continue
             message = user(text)

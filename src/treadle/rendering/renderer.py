@@ -24,6 +24,7 @@ from treadle.core.errors import RenderError
 from treadle.core.messages import Message, ToolSpec
 from treadle.core.ports import Ids
 from treadle.rendering.layout import Dialect, Sheet
+from treadle.rendering.mould import Moulds
 from treadle.rendering.parsing import THOUGHT, Parser, TextSpan
 from treadle.rendering.proof import Proven, prove
 from treadle.rendering.template import ChatTemplate
@@ -50,7 +51,9 @@ class Renderer:
         self._tokens = tokens
         self._proven = proven
         self._parser = parser
-        self._pattern = Controls(list(tokens.controls), written="").pattern
+        controls = Controls(list(tokens.controls), written=proven.layout.template.source)
+        self._pattern = controls.pattern
+        self._moulds = Moulds(proven.layout, controls, tokens, lead=proven.lead)
         spoken = [marker for marker in parser.markers if marker in tokens.controls]
         self._spoken = Controls(spoken, written="").pattern
         self._end = tokens.controls[proven.end]
@@ -108,6 +111,9 @@ class Renderer:
         """
         if any(message.role == "assistant" for message in new_messages):
             raise RenderError("bridge: got a message of role 'assistant', expected only what the world says")
+        ids = self._moulds.bridge(new_messages, ended=ended)
+        if ids is not None:
+            return _array(ids)
         sheet = self._proven.layout.after(new_messages)
         assert sheet.text.startswith(self._proven.lead)
         return self._ids(Sheet(sheet.text[len(self._proven.lead) :], sheet.veil) if ended else sheet)

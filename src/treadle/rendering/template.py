@@ -18,6 +18,8 @@ from treadle.core.errors import RenderError
 if TYPE_CHECKING:
     from jinja2 import Template
 
+    from treadle.rendering.opaque import Opacity
+
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -29,7 +31,7 @@ class ChatTemplate:
         self.source = source
         self.variables = dict(variables)
         self.folder = folder
-        self._template = _compile(source, folder)
+        self._template, self.reads = _compile(source, folder)
 
     @classmethod
     def load(cls, folder: Path) -> ChatTemplate:
@@ -65,12 +67,14 @@ class ChatTemplate:
             raise RenderError(f"{self.folder}: the chat template refuses roles {roles}: {error}") from error
 
 
-def _compile(source: str, folder: Path) -> Template:
+def _compile(source: str, folder: Path) -> tuple[Template, Opacity]:
     import jinja2
     from jinja2 import nodes
     from jinja2.ext import Extension, loopcontrols
     from jinja2.parser import Parser
     from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    from treadle.rendering.opaque import opacity
 
     class Generation(Extension):
         """`{% generation %}` marks assistant text for others; here it only writes its body."""
@@ -96,7 +100,7 @@ def _compile(source: str, folder: Path) -> Template:
     env.globals["raise_exception"] = refuse
     env.globals["strftime_now"] = loaded.strftime
     try:
-        return env.from_string(source)
+        return env.from_string(source), opacity(env.parse(source))
     except jinja2.TemplateError as error:
         raise RenderError(f"{folder}: the chat template does not compile: {error}") from error
 

@@ -15,11 +15,11 @@ import codecs
 import json
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from treadle.core.errors import RenderError
 from treadle.rendering.veil import sound
@@ -60,6 +60,16 @@ class Decoded:
             at = bisect_left(self.starts, start)
             return at, at
         return bisect_right(self.ends, start), bisect_left(self.starts, end)
+
+
+class Literal(NamedTuple):
+    """Plain text between two control tokens."""
+
+    text: str
+    left: bool
+    """The control token before it takes its white space."""
+    right: bool
+    """The one behind it does."""
 
 
 class Tokens:
@@ -123,14 +133,24 @@ class Tokens:
         space beside it, as the tokenizer's file says, takes it here.
         """
         ids: list[int] = []
+        for piece in self.split(text, pattern, reveal):
+            if isinstance(piece, int):
+                ids.append(piece)
+            else:
+                ids += self.literal(piece)
+        return ids
+
+    def split(
+        self, text: str, pattern: re.Pattern[str], reveal: Callable[[str], str] = lambda piece: piece
+    ) -> Iterator[Literal | int]:
+        """The control ids of such a text and the literals around them, in order."""
         at, eats = 0, False
         for found in pattern.finditer(text):
             control, left, right = self._control[found[0]]
-            ids += self._literal(reveal(text[at : found.start()]), eats, left)
-            ids.append(control)
+            yield Literal(reveal(text[at : found.start()]), eats, left)
+            yield control
             at, eats = found.end(), right
-        ids += self._literal(reveal(text[at:]), eats, False)
-        return ids
+        yield Literal(reveal(text[at:]), eats, False)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, control tokens included; bytes that are not UTF-8 become U+FFFD."""
@@ -157,9 +177,10 @@ class Tokens:
         rest = decoder.decode(b"", True)
         return Decoded("".join(parts) + rest, tuple(starts), tuple(min(end, done + len(rest)) for end in ends))
 
-    def _literal(self, text: str, left: bool, right: bool) -> Sequence[int]:
-        text = text.lstrip() if left else text
-        text = text.rstrip() if right else text
+    def literal(self, piece: Literal) -> Sequence[int]:
+        """Ids of a literal."""
+        text = piece.text.lstrip() if piece.left else piece.text
+        text = text.rstrip() if piece.right else text
         if len(text) > SHORT:
             return self.encode(text)
         known = self._short.get(text)

@@ -41,6 +41,12 @@ class Controls:
         self._firsts = frozenset(s[0] for s in ordered)
         self._lasts = frozenset(s[-1] for s in ordered)
 
+    def bare(self, content: str) -> bool:
+        """Whether nothing of a content needs to be veiled, whatever stands beside it."""
+        if not content.isascii() and _PRIVATE.search(content) is not None:
+            return False
+        return self.pattern.search(content) is None and not self.opens(content) and not self.closes(content)
+
     def opens(self, text: str) -> bool:
         """Whether the end of `text` may be the beginning of a control string."""
         if self._firsts.isdisjoint(text[-self._longest :]):

@@ -47,7 +47,8 @@ class ByteRenderer:
 
     def decode(self, ids: Sequence[int] | Ids) -> str:
         """The text of the bytes; marks are left out."""
-        return bytes(int(i) for i in ids if i < END).decode(errors="replace")
+        said = np.asarray(ids, np.int32)
+        return said[said < END].astype(np.uint8).tobytes().decode(errors="replace")
 
     @staticmethod
     def _written(messages: Sequence[Message]) -> list[int]:

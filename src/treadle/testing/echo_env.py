@@ -25,7 +25,7 @@ class EchoEnv(Env):
 
     async def reset(self, task: Task, ctx: EnvContext) -> list[Message]:
         """Ask for the word."""
-        self._task, self._clock = task, ctx.clock
+        self._task, self._clock, self._fault = task, ctx.clock, str(task.data.get("fault", ""))
         self.heard: list[str] = []
         self._fail_at("reset")
         return [user(task.prompt)]
@@ -50,10 +50,6 @@ class EchoEnv(Env):
         """1 for the word."""
         self._fail_at("score")
         return {"correct": float(self._task.data["word"] in self.heard)}
-
-    @property
-    def _fault(self) -> str:
-        return str(self._task.data.get("fault", ""))
 
     def _fail_at(self, place: str) -> None:
         if self._fault == place:

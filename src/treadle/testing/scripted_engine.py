@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from treadle.core.clock import SystemClock
-from treadle.core.ports import Clock, Completion, Finish, Request, Statistics, WeightRef
+from treadle.core.ports import Clock, Completion, Finish, Floats, Request, Statistics, WeightRef
 from treadle.testing.byte_renderer import END
 
 Said = str | Exception
@@ -31,6 +31,10 @@ class Turn:
     number: int
     """How many completions this rollout got before."""
 
+
+_MOST = 1 << 13
+_LOGPROB, _ENTROPY = np.full(_MOST, -0.5, np.float32), np.full(_MOST, 0.5, np.float32)
+"""What completions of usual length take a part of."""
 
 Script = Sequence[Said] | Callable[[Turn], Said]
 """Turn k of every rollout says entry k (the last entry repeats), or what the function returns."""
@@ -103,6 +107,11 @@ class ScriptedEngine:
         changed = self.version != began and half > 0
         versions = ((began, half), (self.version, n - half)) if changed else ((self.version, n),)
         return Completion(
-            ids=ids, logprobs=np.full(n, -0.5, np.float32), entropy=np.full(n, 0.5, np.float32), versions=versions,
-            kv_version=kv, finish=finish,
+            ids=ids, logprobs=_same(_LOGPROB, n), entropy=_same(_ENTROPY, n), versions=versions, kv_version=kv,
+            finish=finish,
         )
+
+
+def _same(value: Floats, n: int) -> Floats:
+    """`n` times the one number of an array."""
+    return value[:n] if n <= len(value) else np.full(n, value[0], np.float32)

@@ -131,6 +131,7 @@ class Group:
         self.rollouts: dict[str, Rollout] = {}
         self.records: list[RewardRecord] = []
         self._sink: Sink = sink or NoSink()
+        self._last, self._number = "", -1
         self._sink.group(key)
 
     def onward(self, sink: Sink) -> Group:
@@ -189,26 +190,34 @@ class Group:
         spans: tuple[Span, ...] = (), state_key: str | None = None,
     ) -> Segment:
         """Append what the policy sampled, exactly as sampled."""
-        return self._extend(
-            rollout, after, Author.POLICY, completion.ids, turn=turn, logprobs=completion.logprobs,
-            entropy=completion.entropy, versions=completion.versions, kv_version=completion.kv_version,
-            spans=spans, state_key=state_key,
-        )
+        held, why = self._growing(rollout, after, after, Why.TURN)
+        return self._grown(held, Segment(
+            id=self._next_id(), group=self.key.id, rollout=rollout, author=Author.POLICY, ids=completion.ids,
+            parent=after.id, after=after.id, turn=turn, logprobs=completion.logprobs, entropy=completion.entropy,
+            versions=completion.versions, kv_version=completion.kv_version, why=why, spans=spans, state_key=state_key,
+        ))
 
     def demonstrated(
         self, rollout: str, ids: Ids, *, after: Segment, turn: int, spans: tuple[Span, ...] = ()
     ) -> Segment:
         """Append an action that a demonstrator wrote."""
-        return self._extend(rollout, after, Author.DEMO, ids, turn=turn, spans=spans)
+        held, why = self._growing(rollout, after, after, Why.TURN)
+        return self._grown(held, Segment(
+            id=self._next_id(), group=self.key.id, rollout=rollout, author=Author.DEMO, ids=ids, parent=after.id,
+            after=after.id, turn=turn, why=why, spans=spans,
+        ))
 
     def observed(
         self, rollout: str, ids: Ids, *, after: Segment, turn: int, why: Why = Why.TURN,
         parent: Segment | None = None, tier: str = "real", snapshot: str | None = None,
     ) -> Segment:
         """Append what the world answered. `parent` differs from `after` only at a context break."""
-        return self._extend(
-            rollout, after, Author.ENV, ids, turn=turn, why=why, parent=parent, tier=tier, snapshot=snapshot
-        )
+        parent = parent or after
+        held, why = self._growing(rollout, after, parent, why)
+        return self._grown(held, Segment(
+            id=self._next_id(), group=self.key.id, rollout=rollout, author=Author.ENV, ids=ids, parent=parent.id,
+            after=after.id, turn=turn, why=why, tier=tier, snapshot=snapshot,
+        ))
 
     def pay(
         self, rollout: str, name: str, value: float, *, on: Segment | None = None, train: bool = True
@@ -322,8 +331,12 @@ class Group:
     # -- inside ------------------------------------------------------------------------------------------------
 
     def _next_id(self) -> str:
-        last = next(reversed(self.segments), None)  # numbers may be missing where a rollout is played again
-        return f"{self.key.id}:{0 if last is None else int(last.rpartition(':')[2]) + 1:05d}"
+        last = next(reversed(self.segments), "")  # numbers may be missing where a rollout is played again
+        if last != self._last:  # it was not made here
+            self._number = int(last.rpartition(":")[2]) if last else -1
+        self._number += 1
+        self._last = f"{self.key.id}:{self._number:05d}"
+        return self._last
 
     def _end(self, rollout: str) -> Segment | None:
         leaves = self.rollouts[rollout].leaves
@@ -354,27 +367,25 @@ class Group:
             at = self.segments[at].after
         return out
 
-    def _extend(self, rollout: str, after: Segment, author: Author, ids: Ids, **columns: object) -> Segment:
+    def _growing(self, rollout: str, after: Segment, parent: Segment, why: Why) -> tuple[Rollout, Why]:
+        """The rollout that may take a segment there, and why that starts where it does."""
         held = self.rollouts[rollout]
         if held.outcome is not None:
             raise ValueError(f"rollout {rollout} ended as {held.outcome.status} and takes no more segments")
-        parent = columns.pop("parent", None) or after
-        assert isinstance(parent, Segment)
-        for name, segment in (("after", after), ("parent", parent)):
+        for name, segment in (("after", after),) if parent is after else (("after", after), ("parent", parent)):
             if self.segments.get(segment.id) is not segment:
                 raise ValueError(f"rollout {rollout}: {name}={segment.id} is not a segment of group {self.key.id}")
-        if held.forked_at == after.id:
-            columns["why"] = Why.FORK
-        made = Segment(
-            id=self._next_id(), group=self.key.id, rollout=rollout, author=author, ids=ids,
-            parent=parent.id, after=after.id, **columns,  # type: ignore[arg-type]
-        )
+        return held, Why.FORK if held.forked_at == after.id else why
+
+    def _grown(self, held: Rollout, made: Segment) -> Segment:
+        """Append what this rollout made."""
         self._append(made)
         kept = held.leaves if made.why.breaks else held.leaves[:-1]
         self._put(  # written out, as every segment does it: what takes segments has no end and no reward yet
             Rollout(
                 id=held.id, group=held.group, index=held.index, attempt=held.attempt, leaves=(*kept, made.id),
-                forked_from=held.forked_from, forked_at=held.forked_at, probe=held.probe,
+                forked_from=held.forked_from, forked_at=held.forked_at, probe=held.probe, rewards=held.rewards,
+                seconds=held.seconds,
             )
         )
         return made

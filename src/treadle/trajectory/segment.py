@@ -18,6 +18,8 @@ import numpy as np
 
 from treadle.core.ports import Floats, Ids
 
+_INT32 = np.dtype(np.int32)
+
 
 class Author(StrEnum):
     """Who wrote the tokens."""
@@ -98,11 +100,11 @@ class Segment:
     def __post_init__(self) -> None:
         n = len(self.ids)
         sampled = self.author is Author.POLICY
-        if n == 0 or self.ids.dtype != np.int32:
+        if n == 0 or self.ids.dtype != _INT32:
             raise ValueError(f"segment {self.id}: got {self.ids.dtype}[{n}], expected int32[n >= 1]")
         if sampled != (self.logprobs is not None) or (self.logprobs is not None and len(self.logprobs) != n):
             raise ValueError(f"segment {self.id}: a policy segment, and no other, has {n} log-probs")
-        if sampled and sum(count for _, count in self.versions) != n:
+        if sampled and sum([count for _, count in self.versions]) != n:
             raise ValueError(f"segment {self.id}: versions {self.versions} do not cover {n} tokens")
 
     def __len__(self) -> int:
