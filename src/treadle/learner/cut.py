@@ -1,8 +1,8 @@
 """Cutting a pack into smaller ones that pay the same edges.
 
-As in `pack`, a part takes leaves in order, with all of their ancestors, until it would pass the budget. What several
-parts share is replicated as context, and an edge is paid in the first part that holds its target. So losses and
-gradients of the parts add up to those of the whole.
+As in `pack`, a part holds leaves that follow each other, with all of their ancestors (`Tree.split`). What several parts
+share is replicated as context, and an edge is paid in the first part that holds its target. So losses and gradients of
+the parts add up to those of the whole.
 """
 
 from __future__ import annotations

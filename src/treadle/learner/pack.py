@@ -5,11 +5,11 @@ token is the whole attention mask: q sees k <=> k <= q < end[k]. A token's posit
 says that the hidden state at src predicts the token at tgt: src is the last token of the parent for a segment's first
 token, else tgt - 1. A branch point stands in several edges, a token of the world in none.
 
-A forest over the token budget becomes several packs: a pack takes leaves in order until the union of their root-to-leaf
-paths would pass the budget. Ancestors are replicated as loss-free context; every edge is paid in exactly one pack, so
-losses and gradients add up exactly, whatever the budget. A single path over the budget gets a pack of its own, which
-the learner computes in runs of tokens (see `chunks`). A group for which sharing does not pay (see `cost`) is laid out
-as paths apart: shared tokens stand in each, their edges in the first.
+A forest over the token budget becomes several packs: each holds leaves that follow each other, with their paths, cut
+where fewest tokens are computed twice (`Tree.split`). Ancestors are replicated as loss-free context; every edge is paid
+in exactly one pack, so losses and gradients add up exactly, whatever the budget. A single path over the budget gets a
+pack of its own, which the learner computes in runs of tokens (see `chunks`). A group for which sharing does not pay
+(see `cost`) is laid out as paths apart: shared tokens stand in each, their edges in the first.
 Segments without anything to train at or below them are left out. What is laid out are not segments but `weave`'s
 strands: segments of their own, or with equal beginnings joined.
 

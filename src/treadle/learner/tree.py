@@ -6,14 +6,18 @@ groups where sharing does not pay (see `cost`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
 from treadle.trajectory.forest import Index
 
+PACK = 32
+"""Tokens in whose time a pack does what it does once: reading all weights, adding up all their gradients."""
 Sharing = Callable[["Tree", Sequence[int]], bool]
 """Whether the group below a root, given as the numbers of its runs, is laid out as a tree; else its paths lie apart."""
 
@@ -43,23 +47,19 @@ class Tree:
             (self.children[before] if before >= 0 else self.roots).append(i)
 
     def split(self, budget: int) -> Iterator[Index]:
-        """Runs of each pack in depth-first pre-order: as many leaves, with their paths, as fit the budget."""
-        order: list[int] = []
-        held: set[int] = set()
-        size = 0
-        for leaf in self.leaves(self.roots):
-            path = self.path(leaf)
-            fresh = [i for i in path if i not in held]
-            grown = size + int(self.length[fresh].sum())
-            if order and grown > budget:
-                yield np.array(order, dtype=np.int64)
-                order, held, fresh = [], set(), path
-                grown = int(self.length[path].sum())
-            order += fresh
-            held.update(fresh)
-            size = grown
-        if order:
-            yield np.array(order, dtype=np.int64)
+        """Runs of each pack in depth-first pre-order: leaves in order, with their paths, that together fit the budget.
+
+        What the leaves of two packs share is computed in both, so packs end where that is least: no other cuts of the
+        same order compute fewer tokens, a pack counted as PACK of them. A path over the budget has a pack of its own.
+        """
+        paths = [self.path(leaf) for leaf in self.leaves(self.roots)]
+        whole = [int(self.length[path].sum()) for path in paths]
+        fresh = [
+            int(self.length[[run for run in path if run not in before]].sum())
+            for before, path in zip([set[int](), *map(set, paths)], paths, strict=False)
+        ]
+        for start, stop in _cuts(whole, fresh, budget):
+            yield np.array(list(dict.fromkeys(run for path in paths[start:stop] for run in path)), dtype=np.int64)
 
     def below(self, root: int) -> list[int]:
         """A run and all below it, in pre-order."""
@@ -102,6 +102,31 @@ class Tree:
                 which += path
         chosen: NDArray[np.int64] = np.array(which, dtype=np.int64)
         return Tree(parent, self.length[chosen]), chosen
+
+
+def _cuts(whole: Sequence[int], fresh: Sequence[int], budget: int) -> list[tuple[int, int]]:
+    """Leaves start .. stop of each pack, by dynamic programming over the last pack's start.
+
+    `whole` are the tokens of each leaf's path, `fresh` those of them that the path before it has not. A pack of leaves
+    i .. j has the whole ones of i and the fresh ones of those behind it.
+    """
+    sums = [0, *accumulate(fresh)]
+    best, begun = [0.0], [0]
+    for stop in range(1, len(whole) + 1):
+        least, chosen = math.inf, stop - 1
+        for start in range(stop - 1, -1, -1):
+            size = whole[start] + sums[stop] - sums[start + 1]
+            if size > budget and start < stop - 1:
+                break
+            if best[start] + size + PACK <= least:
+                least, chosen = best[start] + size + PACK, start
+        best.append(least)
+        begun.append(chosen)
+    cuts, stop = list[tuple[int, int]](), len(whole)
+    while stop:
+        cuts.append((begun[stop], stop))
+        stop = begun[stop]
+    return cuts[::-1]
 
 
 def always(tree: Tree, group: Sequence[int]) -> bool:
