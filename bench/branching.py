@@ -22,14 +22,14 @@ from bench.branching_record import Played, record
 from bench.machine import machine, steal_s
 from treadle.trajectory.store import read_events
 
-LINE = "grpo with independent rollouts against tree_pg and gigpo with forks, at one token budget (hours; resumable)"
+LINE = "grpo with independent rollouts against tree_pg and gigpo with forks, at one token budget (under an hour; resumable)"
 RUNS = Path("runs/bench-branching")
 TASKS_FROM = ("world.train_levels=hard", "world.heldout_levels=hard")
 COLD = (*TASKS_FROM, "pipeline.updates=0", "pipeline.evaluate_every=0", "pipeline.finish=last", "evaluation=none",
         "validation=none")  # fmt: skip
 ALIKE = (
     *TASKS_FROM, "coldstart=none", "validation=none", "pipeline.finish=last", "pipeline.updates=2000",
-    "pipeline.groups_per_update=8", "learner.schedule=constant", "learner.lr=5e-5",
+    "pipeline.groups_per_update=6", "learner.schedule=constant", "learner.lr=4e-5",
     "evaluation.untouched_tasks=none",
 )
 """What all arms have in common."""
@@ -38,19 +38,19 @@ FORKS = ("pipeline.group_size=4", "branching=fixed", "branching.widths=2,1")
 ARMS: dict[str, tuple[str, ...]] = {
     "grpo": ("algorithm.rule=grpo", "pipeline.group_size=8"),
     "tree_pg": (
-        "algorithm.rule=tree_pg", "algorithm.aggregation=seq_sum_const", "algorithm.aggregation.constant=256", *FORKS,
+        "algorithm.rule=tree_pg", "algorithm.aggregation=seq_sum_const", "algorithm.aggregation.constant=192", *FORKS,
     ),
     "gigpo": ("algorithm.rule=gigpo", "world.state_keys=true", *FORKS),
 }
-"""The constant of tree_pg is 8 groups times the tokens of a typical rollout: the scale of the others' token means."""
+"""The constant of tree_pg is 6 groups times the tokens of a typical rollout: the scale of the others' token means."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Options."""
     parser.add_argument("--seeds", type=int, default=3, help="how many seeds (default 3)")
-    parser.add_argument("--tokens", type=int, default=240_000, help="sampled tokens of an arm (default 240000)")
+    parser.add_argument("--tokens", type=int, default=60_000, help="sampled tokens of an arm (default 60000)")
     parser.add_argument("--tasks", type=int, default=200, help="held-out tasks of an evaluation (default 200)")
-    parser.add_argument("--every", type=int, default=16, help="updates between evaluations (default 16)")
+    parser.add_argument("--every", type=int, default=17, help="updates between evaluations (default 17)")
     parser.add_argument("--arms", default=",".join(ARMS), help=f"arms to play (default {','.join(ARMS)})")
     parser.add_argument("--set", dest="sets", action="append", default=[], metavar="K=V", help="for all runs")
     parser.add_argument(
