@@ -1,8 +1,9 @@
 """Does branching pay? Arms that differ in rule and branching alone, at one budget of sampled tokens.
 
 For each seed one cold start is trained on the hard shell tasks; every arm begins with its weights and ends with the
-update at which it has sampled so many tokens, probes and looks included (`pipeline.tokens`). So arms differ by at most
-the tokens of one update. Held-out hard tasks are played before, along the way and at the end, the same for all.
+update that comes nearest to so many sampled tokens, probes and looks included (`pipeline.tokens`). So arms differ by
+about the tokens of one update at most. Held-out hard tasks are played before, along the way and at the end, the same
+for all.
 
 Every arm and seed is a run folder of its own. One that is done is read, one that was cut short is gone on with, one
 that is missing is played: the command may be killed and given again. The figures are recomputed from the rollouts that
@@ -22,7 +23,7 @@ from bench.branching_record import Played, record
 from bench.machine import machine, steal_s
 from treadle.trajectory.store import read_events
 
-LINE = "grpo with independent rollouts against tree_pg and gigpo with forks, at one token budget (under an hour; resumable)"
+LINE = "independent rollouts (grpo) against forks (tree_pg, gigpo) at one token budget (under an hour; resumable)"
 RUNS = Path("runs/bench-branching")
 TASKS_FROM = ("world.train_levels=hard", "world.heldout_levels=hard")
 COLD = (*TASKS_FROM, "pipeline.updates=0", "pipeline.evaluate_every=0", "pipeline.finish=last", "evaluation=none",

@@ -13,11 +13,15 @@ def sampled(bench):
     return [sum(settled[ticket] for ticket in batch["tickets"]) for batch in bench.trainer.batches]
 
 
-def test_no_update_begins_when_the_tokens_are_spent(make_bench):
+def test_the_run_ends_with_the_update_that_comes_nearest_to_the_budget(make_bench):
     whole = make_bench()
     assert whole.run().updates == 4
     each = sampled(whole)
-    for most, updates in ((1, 1), (each[0], 1), (each[0] + 1, 2), (sum(each), 4), (10 * sum(each), 4)):
+    two = sum(each[:2])
+    for most, updates in (
+        (1, 1), (each[0], 1), (each[0] + each[0] // 4, 1), (each[0] + 3 * each[0] // 4, 2), (two, 2),
+        (two + two // 8, 2), (two + 3 * two // 8, 3), (sum(each), 4), (10 * sum(each), 4),
+    ):
         bench = make_bench()
         report = bench.set(tokens=most).run()
         assert (report.reason, report.updates) == ("done", updates)

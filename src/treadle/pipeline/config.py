@@ -27,8 +27,8 @@ class PipelineConfig:
     updates: int = 30
     """Batches of tickets to take; one whose groups were all dropped makes no new version."""
     tokens: int | None = None
-    """Sampled tokens of taken batches, everything that was played for them included, after which the run ends: no
-    update begins when there are so many. `updates` is then the most. None does not count."""
+    """Sampled tokens of taken batches, everything that was played for them included, at which the run ends: with the
+    update that comes nearest, by the mean of those so far. `updates` is then the most. None does not count."""
     lag: int = 0
     """Updates that generation may run ahead. 0: every token is sampled by the version that it trains."""
     max_staleness: int | None = None

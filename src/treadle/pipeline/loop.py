@@ -209,8 +209,10 @@ class Loop:
     @property
     def _over(self) -> bool:
         """Whether no update is to begin any more."""
-        most = self.config.tokens
-        return self.board.batches >= self.config.updates or (most is not None and self.board.tokens >= most)
+        most, taken, tokens = self.config.tokens, self.board.batches, self.board.tokens
+        if most is not None and taken:  # another update would end farther from them than this one, by the mean so far
+            most -= tokens // taken // 2
+        return taken >= self.config.updates or (most is not None and tokens >= most)
 
     async def _lead(self) -> None:
         """The update pump: batch after batch until the last one or a stop."""
