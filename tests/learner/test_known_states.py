@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from treadle.core.outcome import OK
 from treadle.core.ports import CacheHint, Request, Sampling
 from treadle.core.seeds import Stream
 from treadle.inference import EngineConfig, LocalEngine
-from treadle.learner.config import LearnerConfig
+from treadle.learner.config import LearnerConfig, ValueConfig
 from treadle.learner.learner import Learner
 from treadle.learner.pack import PackedBatch, looked_at, named, pack
 from treadle.models import Policy, build_tiny
@@ -128,3 +129,21 @@ def test_only_the_ends_of_paths_are_looked_at_by_nobody() -> None:
 def test_a_memo_below_nothing_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"learner\.memo_tokens: got -1, expected >= 0"):
         LearnerConfig(memo_tokens=-1)
+
+
+def test_the_value_behind_a_rollout_does_not_come_from_a_state_that_nobody_computed(folder: Path) -> None:
+    """The engine never runs the last token that it samples, so no memo has its state."""
+    config = LearnerConfig(top_layers=2, value=ValueConfig(width=4))
+    found = []
+    group: Group | None = None
+    for memo_tokens in (32768, 0):
+        learner = Learner(Policy.load(folder), replace(config, memo_tokens=memo_tokens))
+        head = learner.value
+        assert head is not None
+        torch.manual_seed(0)
+        with torch.no_grad():
+            head.module[-1].weight.copy_(torch.randn(1, 4))
+        group = group or asyncio.run(played(learner.policy))
+        found.append(learner.annotate(Forest.of([group]), {"value"}))
+    for name in ("value", "value_after"):
+        np.testing.assert_allclose(found[0].note(name), found[1].note(name), rtol=1e-4, atol=1e-5)

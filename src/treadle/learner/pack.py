@@ -125,10 +125,15 @@ def named(batch: PackedBatch, names: Names) -> Sums:
     return sums
 
 
-def looked_at(batch: PackedBatch) -> NDArray[np.bool_]:
-    """[T] whether a token's state matters: somebody behind it sees it, or an edge begins at it."""
+def looked_at(batch: PackedBatch, *, behind: bool = False) -> NDArray[np.bool_]:
+    """[T] whether a token's state matters: somebody behind it sees it, or an edge begins at it.
+
+    With `behind` also where an edge ends at it.
+    """
     out: NDArray[np.bool_] = batch.end.numpy() > np.arange(batch.tokens) + 1
     out[batch.src.numpy()] = True
+    if behind:
+        out[batch.tgt.numpy()] = True
     return out
 
 

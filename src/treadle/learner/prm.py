@@ -140,14 +140,14 @@ class PrmTrainer:
         parts = [part for f in forests for part in self._parts(f)]
         if not self.fit_config.layers:
             size = self.scorer.config.tokens_per_pack
-            held = [(self.scorer.states(batch, size=size)[at].float(), target) for batch, at, target in parts]
+            held = [(self.scorer.states(b, size=size, behind=True)[at].float(), target) for b, at, target in parts]
             states, meant = torch.cat([s for s, _ in held]), torch.cat([t for _, t in held])
             for _ in range(self.fit_config.epochs):
                 self._step(states, meant)
             return
         for _ in range(self.fit_config.epochs):
             for batch, at, target in parts:
-                self._step(self.scorer.forward(batch)[at].float(), target)
+                self._step(self.scorer.forward(batch, behind=True)[at].float(), target)
 
     def _step(self, states: Tensor, target: Tensor) -> None:
         loss = (self.head(states)[:, 0] - target).square().mean()

@@ -48,9 +48,9 @@ class FrozenReference:
 class AdaptersOff(Scorer):
     """The policy below its adapters."""
 
-    def states(self, batch: PackedBatch, *, size: int) -> Tensor:
+    def states(self, batch: PackedBatch, *, size: int, behind: bool = False) -> Tensor:
         """Last hidden states [T, hidden] without adapters and gradients. In the compute thread."""
         adapters = self.policy.adapters
         assert adapters is not None, "made for a policy with adapters"
         with adapters.off():
-            return super().states(batch, size=size)
+            return super().states(batch, size=size, behind=behind)

@@ -55,54 +55,58 @@ class Scorer:
         self._plan = chosen(config.attention, self.device, policy.weight_dtype)
 
     def passes(
-        self, batch: PackedBatch, *, size: int, grads: bool
+        self, batch: PackedBatch, *, size: int, grads: bool, behind: bool = False
     ) -> Iterator[tuple[Tensor, int, Tensor | slice]]:
         """States of runs of tokens [n, hidden], the first token of each, its edges: one run, unless that is too long.
 
-        With `grads` each run's backward is due before the next is asked for. In the compute thread.
+        With `grads` each run's backward is due before the next is asked for. Without `behind` the state of a token that
+        nothing comes after may be anything. In the compute thread.
         """
         if batch.tokens > size:
-            long = LongPass(policy=self.policy, batch=batch, device=self.device, size=size, known=self._known(batch))
+            known = self._known(batch, behind=behind)
+            long = LongPass(policy=self.policy, batch=batch, device=self.device, size=size, known=known)
             yield from long.backwards() if grads else long.forwards()
             return
         with torch.set_grad_enabled(grads):
-            states = self.forward(batch)
+            states = self.forward(batch, behind=behind)
         yield states, 0, slice(None)
 
-    def states(self, batch: PackedBatch, *, size: int) -> Tensor:
+    def states(self, batch: PackedBatch, *, size: int, behind: bool = False) -> Tensor:
         """Last hidden states [T, hidden] without gradients. In the compute thread."""
-        found = [states for states, _, _ in self.passes(batch, size=size, grads=False)]
+        found = [states for states, _, _ in self.passes(batch, size=size, grads=False, behind=behind)]
         return found[0] if len(found) == 1 else torch.cat(found)
 
     def edges(self, batch: PackedBatch, first: int, edges: Tensor | slice) -> tuple[Tensor, Tensor]:
         """Sources, counted from `first`, and target ids of some edges."""
         return batch.src[edges].to(self.device) - first, batch.ids[batch.tgt[edges]].to(self.device)
 
-    def forward(self, batch: PackedBatch) -> Tensor:
+    def forward(self, batch: PackedBatch, *, behind: bool = False) -> Tensor:
         """Last hidden states [T, hidden] of a whole pack. In the compute thread."""
         plan = self._plan(batch, self.device)
         ids, pos, memo = batch.ids.to(self.device), batch.pos.to(self.device), self.policy.memo
-        states = self._known(batch)
+        states = self._known(batch, behind=behind)
         if states is not None:
             return self.policy.hidden_above(states, pos, plan)
         return self.policy.hidden(ids, pos, plan, None if memo is None else named(batch, memo.names))
 
-    def _known(self, batch: PackedBatch) -> Tensor | None:
+    def _known(self, batch: PackedBatch, *, behind: bool) -> Tensor | None:
         """[T, hidden] what a memo has of the pack, if it has all that matters."""
         memo = self.policy.memo
-        return None if memo is None else memo.take(named(batch, memo.names), looked_at(batch))
+        return None if memo is None else memo.take(named(batch, memo.names), looked_at(batch, behind=behind))
 
     def scan(
         self, forest: Forest, readers: Mapping[str, Reader], *, budget_tokens: int, everywhere: bool = False
     ) -> dict[str, Column]:
         """A column [T] per reader: numbers on the tokens of actions, or of all segments; NaN on a context's first.
 
+        A reader may look behind a token only where all segments are read.
+
         The caller sees to it that the weights do not change meanwhile.
         """
         out = {name: np.full(forest.tokens, np.nan) for name in readers}
         packs = packs_of(forest, budget_tokens=budget_tokens, everywhere=everywhere, shares=self.costs)
         for batch in packs:
-            found = compute.run(functools.partial(self._read, batch, readers, budget_tokens))
+            found = compute.run(functools.partial(self._read, batch, readers, budget_tokens, everywhere))
             at = forest.start[batch.row] + batch.offset
             for name, numbers in found.items():
                 out[name][at] = numbers
@@ -120,9 +124,11 @@ class Scorer:
         """Reader of entropies, in nats."""
         return self.head.entropies(before)
 
-    def _read(self, batch: PackedBatch, readers: Mapping[str, Reader], size: int) -> dict[str, Column]:
+    def _read(
+        self, batch: PackedBatch, readers: Mapping[str, Reader], size: int, behind: bool
+    ) -> dict[str, Column]:
         with torch.no_grad():
-            states = self.states(batch, size=size)
+            states = self.states(batch, size=size, behind=behind)
             src, tgt = batch.src.to(self.device), batch.tgt.to(self.device)
             before, behind, targets = states[src], states[tgt], batch.ids.to(self.device)[tgt]
             return {name: read(before, behind, targets).double().cpu().numpy() for name, read in readers.items()}
