@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from treadle.agents.branch_entropy import ByEntropy
 from treadle.agents.branch_expand import Expand
 from treadle.agents.branch_finished import ExpandFinished
 from treadle.agents.branch_fixed import FixedTree
@@ -16,6 +17,7 @@ from treadle.agents.limits import RolloutLimits
 from treadle.core.errors import EngineError
 from treadle.core.outcome import OK, Origin, failure
 from treadle.pipeline.filters import EnoughValid
+from treadle.pipeline.redundant import Redundant
 from treadle.pipeline.stale import masked
 from treadle.testing.echo_env import EchoTaskset
 
@@ -151,3 +153,17 @@ def make_tree():
         return group
 
     return make
+
+
+def test_what_a_tree_that_was_given_up_has_cost_is_told_when_its_ticket_is_taken(bench):
+    branching(bench, ByEntropy(threshold=0.0, forks=1), schedule=Redundant(share=0.5), groups_per_update=2, updates=2)
+    bench.script = lambda turn: "yes" if int(turn.rollout.split(".")[1]) % 2 else "no"
+    bench.latency = lambda turn: 100.0 if (turn.rollout[:8], turn.request.stream.path[-2]) == ("t000002.", 2) else 1.0
+    bench.run()
+    (given_up,) = [e for e in bench.ears.named("group.dropped") if e["ticket"] == 2]
+    assert given_up["reason"] == "cancelled"
+    told = {e["ticket"]: e for e in bench.ears.named("group.branched")}
+    assert told[2]["look_tokens"] > 0
+    assert set(told) == set(range(6))
+    names = [(e.name, e.values.get("ticket", e.values.get("update"))) for e in bench.ears.events]
+    assert names.index(("batch.taken", 1)) < names.index(("group.branched", 2))

@@ -17,6 +17,7 @@ import signal
 import socket
 import subprocess
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -148,18 +149,25 @@ class Box:
         return not self.channel.gone and self.process.poll() is None
 
     async def with_areas(self, function: Callable[[list[int]], T]) -> T:
-        """Have a thread do something with the areas. It holds them itself: the box may end meanwhile."""
-        areas = [os.dup(area) for area in self.areas]
+        """Have a thread do something with the areas. It holds them itself: the box may end meanwhile.
+
+        Whoever takes them first closes them: the thread, or we where it never began because all threads were busy.
+        """
+        waiting = deque([[os.dup(area) for area in self.areas]])
 
         def held() -> T:
+            areas = waiting.pop()
             try:
                 return function(areas)
             finally:
-                for area in areas:
-                    os.close(area)
+                _close_all(areas)
 
-        async with asyncio.timeout(COPY_S):
-            return await asyncio.to_thread(held)
+        try:
+            async with asyncio.timeout(COPY_S):
+                return await asyncio.to_thread(held)
+        finally:
+            with contextlib.suppress(IndexError):  # the thread has them
+                _close_all(waiting.pop())
 
     def _signal(self, number: signal.Signals) -> None:
         if self.first and self.process.poll() is None:
@@ -170,6 +178,11 @@ class Box:
 
     def _guard(self) -> str:
         return self._usage() if self._usage is not None else ""
+
+
+def _close_all(descriptors: Iterable[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def _stand_back(first: int) -> None:

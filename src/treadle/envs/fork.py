@@ -35,17 +35,17 @@ async def fork(
     snapshot = await host.snapshot()
     if snapshot is None:
         return ()
-    hosts = [make_host() for _ in range(n)]
+    hosts = list[Host]()
     names = rollouts or [f"{snapshot.id}/{number}" for number in range(1, n + 1)]
     try:
+        hosts += (make_host() for _ in range(n))
         async with asyncio.TaskGroup() as group:
             opening = [
                 group.create_task(one.resume(snapshot, rollout=name, rng=rng))
                 for one, name in zip(hosts, names, strict=True)
             ]
     except BaseException:  # whatever it is, cancellation too: what was made is closed before it passes on
-        for one in hosts:
-            await one.close()
+        await asyncio.gather(*(one.close() for one in hosts))
         raise
     finally:
         snapshot.release()

@@ -98,10 +98,15 @@ def split(context: EnvContext, stream: Stream) -> None:
     object.__setattr__(context, "seed", stream)
 
 
-def digest_of(world: str | None, answer: object) -> str:
-    """What stands for the world after a step: its own digest, else what it answered, times and call ids aside."""
-    if world is not None:
+def digest_of(world: object, answer: object) -> str:
+    """What stands for the world after a step: its own digest, else what it answered, times and call ids aside.
+
+    Raises EnvError for a digest that is neither text nor None.
+    """
+    if isinstance(world, str):
         return world
+    if world is not None:
+        raise EnvError(f"digest: got {type(world).__name__}, expected str or None")
     parts = answer
     if isinstance(answer, Step):
         spoken = [(m.role, m.content) for m in answer.messages]

@@ -124,8 +124,10 @@ def written(image: Image, areas: Sequence[int], *, state: str, slot: str, home: 
             saved = contents[image.shell].replace(os.fsencode(image.home), os.fsencode(home))
             with _entered(areas[-1], (state,)) as into:
                 file = os.open(slot, _NEW, 0o600, dir_fd=into)
-                _fill(file, 0, saved)
-                os.close(file)
+                try:
+                    _fill(file, 0, saved)
+                finally:
+                    os.close(file)
 
 
 class _Capture:

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from treadle.core.actions import Action
-from treadle.core.errors import EnvError, GraderError, ReplayDiverged
+from treadle.core.errors import EnvError, GraderError, ReplayDiverged, StoreError
 from treadle.core.outcome import OK, Origin, Outcome, Status, failure
 from treadle.core.seeds import Stream
 from treadle.envs.cassette import Cassette, Trail, message_in, outcome_in, step_in, step_out, tool_in
@@ -91,10 +91,15 @@ class RecordingHost:
 
     async def snapshot(self) -> Snapshot | None:
         """As the host's, with where the cassette stands."""
-        made = await self._host.snapshot()
         if self._trail is None:
             return None
-        self._cassette.keep(self._trail.fork, {"forks": made is not None}, who=self._who)
+        made = await self._host.snapshot()
+        try:
+            self._cassette.keep(self._trail.fork, {"forks": made is not None}, who=self._who)
+        except StoreError:
+            if made is not None:
+                made.release()
+            raise
         return None if made is None else replace(made, trail=self._trail.key.hex())
 
     async def act(self, action: Action, *, step_id: str) -> Step:
@@ -346,10 +351,12 @@ class FallbackHost:
                 ))
                 return
             trail.split(snapshot.id, rollout)
-            self._world = self._make()
-            self._failed = (await self._world.resume(snapshot, rollout=rollout, rng="split")).outcome
-            snapshot.release()
-            await led.close()
+            try:
+                self._world = self._make()
+                self._failed = (await self._world.resume(snapshot, rollout=rollout, rng="split")).outcome
+            finally:
+                snapshot.release()
+                await led.close()
 
 
 def opened_in(flat: Mapping[str, Any]) -> Opened:

@@ -7,7 +7,7 @@ in memory, nothing on a disk, so a run that dies leaves nothing behind. What fil
 contents are one, counted by the snapshots that name them, so that a fork of a fork costs only what changed.
 
 The store never fails a rollout. What does not fit is refused and counted: whoever asked gets None and goes on without a
-fork. An environment that cannot be forked is said so once per class. Used from one event loop.
+fork. That a class of environment cannot be forked, and that a bound was met, is said once. Used from one event loop.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import gc
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, TypeVar
@@ -27,6 +28,8 @@ T = TypeVar("T")
 MIB = 1 << 20
 MOST_WEIGHED = 200_000
 """Objects of one state that are looked at to tell its size; what is beyond is not counted."""
+_BOUNDS = {"count": "most", "bytes": "most_bytes"}
+"""Reasons of refusals to the key of the bound that was met."""
 _CODE = (type, ModuleType, FunctionType, BuiltinFunctionType)
 """Shared by everybody, and no part of a state."""
 
@@ -100,7 +103,7 @@ class SnapshotStore:
     """Holds what snapshots stand for, within bounds."""
 
     def __init__(self, config: SnapshotsConfig | None = None, *, say: Callable[[str], None] | None = None) -> None:
-        """`say` takes one line for a person, once per class of environment that cannot be forked."""
+        """`say` takes one line for a person, once per class of environment that cannot be forked, and per bound."""
         self.config = config or SnapshotsConfig()
         self.say = say
         self._held: dict[str, _Held] = {}
@@ -141,10 +144,13 @@ class SnapshotStore:
     def refuse(self, reason: str, *, kind: str = "") -> None:
         """Count why no snapshot was made. `kind` names a class of environment that cannot be forked at all."""
         self._refused[reason] += 1
-        if kind and kind not in self._said:
-            self._said.add(kind)
-            if self.say is not None:
-                self.say(f"{kind} cannot be forked (fork={Fork.NONE}): its groups get independent rollouts instead")
+        if kind:
+            self._say(kind, f"{kind} cannot be forked (fork={Fork.NONE}): its groups get independent rollouts instead")
+        if (key := _BOUNDS.get(reason)) is not None:
+            self._say(key, (
+                f"snapshots.{key}={getattr(self.config, key)} leaves no room for another snapshot: independent "
+                f"rollouts take the place of forks, and where depends on timing; raise snapshots.{key}"
+            ))
 
     def release(self, id_: str) -> None:
         """Free one. Idempotent."""
@@ -182,6 +188,13 @@ class SnapshotStore:
         """Its statistics, for reports; nothing when nobody asked for a snapshot."""
         return dict(self.statistics().values) if self._taken or self._refused else {}
 
+    def _say(self, what: str, line: str) -> None:
+        """Say a line once."""
+        if what not in self._said:
+            self._said.add(what)
+            if self.say is not None:
+                self.say(line)
+
     def _free_id(self, name: str) -> str:
         if not name.partition("@")[0]:
             self._unnamed += 1
@@ -199,7 +212,8 @@ def weighed(state: object, *, shared: tuple[object, ...] = ()) -> tuple[int, lis
     for one in _reachable(state, {id(one) for one in shared}):
         if isinstance(one, Contents):
             carriers.append(one)
-        size += one.__sizeof__()
+        with suppress(Exception):  # the border to user code: what cannot say its size has none
+            size += one.__sizeof__()
     return size, carriers
 
 

@@ -42,6 +42,8 @@ class Ledger:
         """Rollouts of open tickets that ended."""
         self._branched: dict[str, Mapping[str, Value]] = {}
         """What branching did in open groups."""
+        self._partly: set[str] = set()
+        """Open groups that branch and were given up."""
         self._fell_back = False
         """Whether it was said that a world cannot be forked: that is said once."""
 
@@ -75,6 +77,8 @@ class Ledger:
             "update": update, "version": version, "tickets": ",".join(str(entry.ticket) for entry in batch),
             "trains": ",".join(str(entry.ticket) for entry in ready),
         })
+        for group in (entry.group for entry in batch if entry.group.key.id in self._partly):
+            self._tell_branched(group)  # it is not played again: what it cost is settled
 
     def ended(self, group: Group, rollout: Rollout, task: Task, *, retried: bool) -> None:
         """A rollout ended; called once for each."""
@@ -89,13 +93,18 @@ class Ledger:
             self.board.touch()
 
     def branched(self, group: Group, tally: Tally, *, whole: bool) -> None:
-        """A group that branches was played; one that was given up is not told, because it may be played again."""
-        facts = self._branched[group.key.id] = tally.facts()
+        """A group that branches was played.
+
+        One that was given up may be played again, and is told only when an update has taken its ticket.
+        """
+        self._branched[group.key.id] = tally.facts()
         if tally.independent and not self._fell_back:
             self._fell_back = True
             self.tell("branching.fell_back", {"group": group.key.id, "task": group.key.task})
         if whole:
-            self.tell("group.branched", {"group": group.key.id, "ticket": group.key.ticket, **facts})
+            self._tell_branched(group)
+        else:
+            self._partly.add(group.key.id)
 
     def spent(self, group: Group) -> int:
         """Tokens that were sampled for a group: failed attempts, probes and looks included."""
@@ -104,6 +113,10 @@ class Ledger:
     def branching(self, group: Group) -> Mapping[str, Value]:
         """What branching did in a group; empty where nothing branches."""
         return self._branched.get(group.key.id) or self.past.branched.get(group.key.ticket, {})
+
+    def _tell_branched(self, group: Group) -> None:
+        facts = self._branched[group.key.id]
+        self.tell("group.branched", {"group": group.key.id, "ticket": group.key.ticket, **facts})
 
     def _tell_end(self, group: Group, rollout: Rollout, task: Task, *, retried: bool) -> None:
         assert rollout.outcome is not None
@@ -145,6 +158,7 @@ class Ledger:
         """A ticket was given up with an error under way, which may be why a rollout could not be ended."""
         self._ended -= set(group.rollouts)
         self._branched.pop(group.key.id, None)
+        self._partly.discard(group.key.id)
 
 
 def sampled_tokens(group: Group) -> int:
