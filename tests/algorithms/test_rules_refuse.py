@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pytest
 
 from treadle.algorithms.aggregation import TokenMean
-from treadle.algorithms.credit import assign
+from treadle.algorithms.credit import NodeCredit, PathCredit, assign
 from treadle.algorithms.mt_grpo import MtGrpo
 from treadle.algorithms.reinforce_pp import ReinforcePP
 from treadle.algorithms.rules import RULES
@@ -97,3 +98,40 @@ def test_a_setting_that_makes_no_sense_is_refused_by_name(name: str, key: str, v
 def test_a_margin_wider_than_the_limit_is_refused():
     with pytest.raises(ConfigError, match=r"dapo.margin: got 9, expected 1 .. dapo.longest=8"):
         RULES["dapo"](longest=8, margin=9)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Own:
+    """A rule of somebody's own that gives what it is told to."""
+
+    name: ClassVar[str] = "own"
+    needs: ClassVar[frozenset[str]] = frozenset()
+    scope: ClassVar[Literal["group", "batch"]] = "group"
+    min_rollouts: ClassVar[int] = 1
+    gives: Any
+
+    def __call__(self, forest: Forest) -> Any:
+        return self.gives(forest)
+
+
+@pytest.mark.parametrize(
+    ("gives", "said"),
+    [
+        (lambda forest: {}["x"], r"^algorithm\.rule=own: KeyError: 'x' \(test_rules_refuse\.py, line \d+\)$"),
+        (lambda forest: forest.returns, r"^algorithm\.rule=own: got ndarray, expected PathCredit, NodeCredit or Token"),
+        (lambda forest: PathCredit(advantage=np.ones(9)), r"^algorithm\.rule=own: advantage: got shape \(9,\), expec"),
+        (lambda forest: NodeCredit(advantage=np.full(len(forest), np.nan)), r"^algorithm\.rule=own: .* on 3 of 3 actio"),
+        (lambda forest: PathCredit(advantage=np.array([1.0, np.inf])), r"^algorithm\.rule=own: .* on 1 of 3 actions"),
+    ],
+)
+def test_a_rule_of_ones_own_that_is_wrong_is_named_in_one_line(gives: Any, said: str):
+    with pytest.raises(ValueError, match=said):
+        assign(plain(), Own(gives=gives), TokenMean())
+
+
+def test_what_a_rule_says_of_rows_that_are_no_actions_is_ignored():
+    forest = plain()
+    found, _ = assign(
+        forest, Own(gives=lambda f: NodeCredit(advantage=np.where(f.action, 1.0, np.nan))), TokenMean()
+    )
+    assert found.pos[forest.action].tolist() == [1.0, 1.0, 1.0]

@@ -149,6 +149,13 @@ def test_an_environment_that_always_raises_ends_with_its_line(treadle, words_fil
     assert "RuntimeError: this world is broken" in line
 
 
+def test_a_rule_that_a_run_gives_nothing_to_judge_by_ends_it_with_one_line(treadle, words_file):
+    sets = ("coldstart=none", "evaluation=none", "algorithm.rule=vine")
+    line = refused(treadle, "train", words_file, "--view", "none", *(w for text in sets for w in ("--set", text)))
+    assert "algorithm.rule=vine: got " in line
+    assert "set branching=probe" in line
+
+
 def test_a_task_that_is_not_there_is_named(treadle):
     Path("mine.py").write_text(
         "from treadle import *\n"

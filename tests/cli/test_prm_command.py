@@ -14,6 +14,9 @@ def test_a_run_makes_one_and_says_how_good_it_is(treadle, words_file):
     assert "correlation" in held
     assert "of always saying the mean" in error
     assert written.endswith("judge")
+    too_many = treadle("prm", folder, "--layers", "99")
+    assert too_many.code == 2
+    assert too_many.line == "treadle: prm: layers: got 99, expected at most 2, which is what the model has"
     assert {path.name for path in Path("judge").iterdir()} == {"prm.json", "head.safetensors", "model"}
 
 

@@ -133,6 +133,23 @@ def test_contradicting_values_name_both_keys() -> None:
         apply(Whole(), {"reach.low": 20})
 
 
+def test_a_key_of_another_name_says_which_name_has_it() -> None:
+    with pytest.raises(ConfigError, match=r"'rule\.std': rule is \w+, which has no std; set rule=grpo, or leave it out"):
+        apply(Whole(), {"rule": "rloo", "rule.std": True}, names=NAMES)
+
+
+def test_a_key_that_is_nearly_right_is_not_taken_for_that_of_another_name() -> None:
+    with pytest.raises(ConfigError, match=r"unknown key 'rule\.sdt'; did you mean 'rule\.std'\?"):
+        apply(Whole(), {"rule": "grpo", "rule.sdt": True}, names=NAMES)
+
+
+def test_a_value_for_an_absent_section_is_answered_with_its_keys() -> None:
+    with pytest.raises(ConfigError, match=r"extra: got 'low' \(str\), expected none, or .* extra\.low, extra\.high"):
+        apply(Whole(), {"extra": "low"})
+    with pytest.raises(ConfigError, match=r"unknown key 'extra\.hihg'; did you mean 'extra\.high'\?"):
+        apply(Whole(), {"extra.hihg": 3})
+
+
 def test_an_absent_section_starts_from_its_defaults() -> None:
     assert apply(Whole(), {"extra.high": "3"}).extra == Range(high=3)
 

@@ -361,6 +361,15 @@ async def test_beyond_its_bounds_a_store_refuses_and_the_rollout_goes_on(config:
         assert await host.snapshot() is not None
 
 
+def test_a_level_may_be_a_word_and_another_word_is_refused_where_the_class_is_made() -> None:
+    class Copies(Dice):
+        fork = "copy"  # type: ignore[assignment]
+
+    assert Copies.fork is Fork.COPY
+    with pytest.raises(ValueError, match=r"Wrong\.fork: got 'copies', expected one of Fork\.NONE, Fork\.COPY, Fork\.RE"):
+        type("Wrong", (Dice,), {"fork": "copies"})
+
+
 def test_bounds_below_one_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"snapshots\.most_bytes: got 0"):
         SnapshotsConfig(most_bytes=0)

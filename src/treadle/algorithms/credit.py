@@ -17,13 +17,16 @@ cutting an action in two changes no number (invariants 3 and 4). Rollouts that d
 
 from __future__ import annotations
 
+import traceback
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import ClassVar, Literal, Protocol, TypeAlias
 
 import numpy as np
 
 from treadle.algorithms.aggregation import Aggregation
 from treadle.algorithms.shared import PathSum, Shared
+from treadle.core.errors import one_line
 from treadle.trajectory.forest import Column, Forest
 
 Scope = Literal["group", "batch"]
@@ -142,15 +145,55 @@ class CreditRule(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Factors:
+    """What a first pass multiplies the credit of each rollout by: [R] each, >= 0."""
+
+    pos: Column
+    neg: Column
+
+
 def assign(
-    forest: Forest, rule: CreditRule, aggregation: Aggregation, *, shared: Shared = PATH_SUM
+    forest: Forest, rule: CreditRule, aggregation: Aggregation, *, shared: Shared = PATH_SUM,
+    factors: Factors | None = None,
 ) -> tuple[Collapsed, float]:
     """Run a rule and an aggregation over the forest of one whole update: collapsed columns and the denominator.
 
-    Raises ValueError for a forest that the rule cannot judge, or a `shared` that cannot be had with its credit.
+    Masses and denominator are those of all rollouts, whatever `factors` say. Raises ValueError, in one line that names
+    the rule, for a forest that it cannot judge, a `shared` that cannot be had with its credit, whatever else the rule
+    raises, and an advantage that is no finite number.
     """
     weight, denominator = aggregation.weights(forest)
-    return rule(forest).collapse(forest, weight, shared), denominator
+    try:
+        credit = rule(forest)
+        if not isinstance(credit, PathCredit | NodeCredit | TokenCredit):
+            raise ValueError(f"got {type(credit).__name__}, expected PathCredit, NodeCredit or TokenCredit")
+        found = credit.collapse(forest, weight, shared)
+        if factors is not None:
+            pos = credit.collapse(forest, weight * factors.pos, shared).pos
+            neg = credit.collapse(forest, weight * factors.neg, shared).neg
+            found = replace(found, pos=pos, neg=neg)
+    except Exception as error:  # the border to a rule of the user's own, which may raise anything
+        raise ValueError(_said(rule, error)) from error
+    counts = found.mass > 0
+    if wrong := int((counts & ~np.isfinite(found.pos + found.neg)).sum()):
+        what = "actions" if len(counts) == len(forest) else "tokens"
+        raise ValueError(
+            f"algorithm.rule={rule.name}: got no finite advantage on {wrong} of {int(counts.sum())} {what}, expected "
+            "one on each; mend the rule"
+        )
+    return found, denominator
+
+
+def _said(rule: CreditRule, error: Exception) -> str:
+    """What went wrong in a rule, with its name and, where it did not say so itself, the place."""
+    said = one_line(error)
+    if isinstance(error, ValueError) and said.startswith("algorithm."):
+        return said
+    frames = traceback.extract_tb(error.__traceback__)[1:2]
+    place = "".join(f" ({Path(f.filename).name}, line {f.lineno})" for f in frames if f.name == "__call__")
+    kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+    return f"algorithm.rule={rule.name}: {kind}{said}{place}"
 
 
 def _refuse(shared: Shared, credit: str, *, weighs: bool) -> None:

@@ -18,20 +18,13 @@ from typing import ClassVar
 import numpy as np
 from torch import Tensor
 
+from treadle.algorithms.credit import Factors
 from treadle.algorithms.loss import MOST_LOG_RATIO, LossTerms
 from treadle.core.errors import ConfigError
 from treadle.trajectory.forest import Column, Forest
 
 NEW = "new"
 """Note: log-probs under the weights that the update begins with."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Factors:
-    """What a first pass multiplies the credit of each rollout by: [R] each, >= 0."""
-
-    pos: Column
-    neg: Column
 
 
 class SequenceLoss:

@@ -6,18 +6,18 @@ before credit (`rewarded`), and collapses credit with what a first pass found (`
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from torch import Tensor
 
 from treadle.algorithms.aggregation import Aggregation
 from treadle.algorithms.corrections import Correction
-from treadle.algorithms.credit import PATH_SUM, Collapsed, CreditRule
+from treadle.algorithms.credit import PATH_SUM, Collapsed, CreditRule, Factors, assign
 from treadle.algorithms.kl import Kl
 from treadle.algorithms.loss import Loss, LossTerms
 from treadle.algorithms.losses_plain import Reinforce
-from treadle.algorithms.losses_sequence import Factors, SequenceLoss
+from treadle.algorithms.losses_sequence import SequenceLoss
 from treadle.algorithms.shared import Shared
 from treadle.core.errors import ConfigError
 from treadle.trajectory.forest import Forest
@@ -83,15 +83,8 @@ class Objective:
     def collapse(
         self, forest: Forest, rule: CreditRule, aggregation: Aggregation, *, shared: Shared = PATH_SUM
     ) -> tuple[Collapsed, float]:
-        """Collapsed columns and the denominator; masses and denominator are those of all rollouts, masked or not."""
-        weight, denominator = aggregation.weights(forest)
-        credit = rule(forest)
-        plain, factors = credit.collapse(forest, weight, shared), self._factors(forest)
-        if factors is None:
-            return plain, denominator
-        pos = credit.collapse(forest, weight * factors.pos, shared).pos
-        neg = credit.collapse(forest, weight * factors.neg, shared).neg
-        return replace(plain, pos=pos, neg=neg), denominator
+        """`assign` with the factors of a first pass. Raises ValueError as it does."""
+        return assign(forest, rule, aggregation, shared=shared, factors=self._factors(forest))
 
     def __call__(self, logp: Tensor, terms: LossTerms) -> Tensor:
         """Scalar."""

@@ -159,8 +159,9 @@ class _Builder:
             path = f"{key}.{name}" if key else name
             if name not in hints:
                 given, where = f"{path}{below.rest()}", f"keys of {key}" if key else "keys"
+                known = [*self._known, *(f"{key}.{own}" for own in hints if key)]
                 raise ConfigError(
-                    f"unknown key {given!r}{did_you_mean(given, self._known)} ({where}: {', '.join(sorted(hints))})"
+                    f"unknown key {given!r}{did_you_mean(given, known)} ({where}: {', '.join(sorted(hints))})"
                 )
             changes[name] = self._field(hints[name], getattr(config, name), below, path)
         try:
@@ -181,6 +182,8 @@ class _Builder:
             held = self._chosen(table, hint, node.value, key) if table is not None else self.read(hint, node.value, key)
         if not node.below:
             return held
+        if table is not None:
+            _refuse_foreign(table, held, node, key)
         if _is_section(held):
             return self.section(held, _Node(below=node.below), key)
         if held is None and (section := _optional_section(hint)) is not None:
@@ -233,6 +236,10 @@ class _Builder:
             found = fit(member, value)
             if found is not Missing.VALUE:
                 return found
+        section = _optional_section(hint)
+        if section is not None and _optional(hint):
+            keys = ", ".join(f"{key}.{name}" for name in _hints(section))
+            raise _wrong(key, value, f"none, or one of its keys to be set: {keys}")
         raise _wrong(key, value, say(hint))
 
 
@@ -243,6 +250,20 @@ def _hints(kind: type) -> dict[str, Any]:
     """Settable fields of a dataclass and their types."""
     hints = typing.get_type_hints(kind)
     return {f.name: hints[f.name] for f in fields(kind) if f.init and not f.name.startswith("_")}
+
+
+def _refuse_foreign(table: Mapping[str, Callable[[], object]], held: object, node: _Node, key: str) -> None:
+    """Raise ConfigError for a key that only other objects of the table have, naming those."""
+    own, what = _hints(type(held)) if _is_section(held) else {}, "none" if held is None else _name(held)
+    for name, below in node.below.items():
+        if name in own or did_you_mean(name, own):
+            continue
+        others = [one for one, make in table.items() if _is_section(made := make()) and name in _hints(type(made))]
+        if others:
+            raise ConfigError(
+                f"unknown key {f'{key}.{name}{below.rest()}'!r}: {key} is {what}, which has no {name}; set "
+                f"{key}={' or '.join(others)}, or leave it out"
+            )
 
 
 def _is_section(value: object) -> bool:

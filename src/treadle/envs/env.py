@@ -73,6 +73,15 @@ class Env:
     max_turns: int = 8
     """The host ends the rollout (truncated, limit) after this many actions."""
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Take `fork = "copy"` for `Fork.COPY`. Raises ValueError for a word that is no level."""
+        super().__init_subclass__(**options)
+        try:
+            cls.fork = Fork(cls.fork)
+        except ValueError:
+            levels = ", ".join(f"Fork.{level.name}" for level in Fork)
+            raise ValueError(f"{cls.__name__}.fork: got {cls.fork!r}, expected one of {levels}") from None
+
     def reset(self, task: Task, ctx: EnvContext) -> Maybe[Sequence[Message]]:
         """Set up and return the first messages: the prompt."""
         raise NotImplementedError(f"{type(self).__name__}.reset is not written")

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from treadle.algorithms.objective import COLUMNS
 from treadle.core.errors import ConfigError
 from treadle.core.ports import Ids
 from treadle.learner.reference import Reference
@@ -29,7 +30,6 @@ from treadle.trajectory.segment import Author, Segment
 
 Answers = Callable[[str], Ids | None]
 """Task id to the tokens of its reference answer; None when it has none."""
-COLUMNS = ("value", "ref", "prox", "new", "answer_prob", "entropy")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +44,8 @@ class Annotator:
     def annotate(self, forest: Forest, columns: Collection[str], *, budget_tokens: int) -> Forest:
         """The forest with these notes. Raises ConfigError for a column that nobody can compute."""
         notes: dict[str, Column] = {}
-        if unknown := sorted(set(columns) - set(COLUMNS)):
-            raise ConfigError(f"column {unknown[0]!r}: nobody computes it, expected one of {', '.join(COLUMNS)}")
+        if unknown := sorted(set(columns) - COLUMNS):
+            raise ConfigError(f"column {unknown[0]!r}: nobody computes it, expected one of {', '.join(sorted(COLUMNS))}")
         if {"prox", "new", "entropy"} & set(columns):
             notes |= self._own(forest, columns, budget_tokens)
         if "value" in columns:

@@ -78,9 +78,13 @@ class PrmReport:
 
 
 class PrmTrainer:
-    """Fits a head on a policy. The policy is changed where layers train."""
+    """Fits a head on a policy. The policy is changed where layers train. Raises ConfigError for layers it lacks."""
 
     def __init__(self, policy: Policy, fit: PrmFit, config: LearnerConfig) -> None:
+        if fit.layers > policy.dims.layers:
+            raise ConfigError(
+                f"prm: layers: got {fit.layers}, expected at most {policy.dims.layers}, which is what the model has"
+            )
         trained = policy.train(fit.layers) if fit.layers else []
         if not fit.layers:
             policy.module.requires_grad_(False)
@@ -99,7 +103,7 @@ class PrmTrainer:
         train = [f for i, f in enumerate(forests) if i % EVERY != EVERY - 1]
         held = [f for i, f in enumerate(forests) if i % EVERY == EVERY - 1]
         if not held:
-            raise ConfigError(f"prm: got {len(forests)} groups that were scored, expected at least {EVERY}")
+            raise ConfigError(f"prm: got {len(forests)} groups that were scored, expected at least {EVERY}; train longer")
         target = np.concatenate([self._targets(f) for f in train])
         if target.std() == 0:
             raise ConfigError(f"prm: all {len(target)} nodes have the value {target[0]:g}: there is nothing to learn")

@@ -19,6 +19,7 @@ from treadle.agents.deadline import deadline
 from treadle.algorithms.aggregation import Aggregation
 from treadle.algorithms.credit import PATH_SUM, CreditRule
 from treadle.algorithms.shared import Shared
+from treadle.core.errors import ConfigError, one_line
 from treadle.core.ports import WeightRef
 from treadle.trajectory.forest import Forest
 from treadle.trajectory.group import Group
@@ -102,7 +103,7 @@ class LearnerTrainer:
     def train(self, groups: Sequence[Group]) -> TrainReport:
         """Notes, credit over the whole batch, packs, one update.
 
-        Raises ConfigError for a note that nobody can compute, ValueError for a forest that the rule cannot judge.
+        Raises ConfigError for a note that nobody can compute, or a forest that the rule cannot judge.
         """
         from treadle.learner.pack import pack
         from treadle.learner.value import at_level
@@ -110,9 +111,12 @@ class LearnerTrainer:
         forest = self.learner.annotate(Forest.of(groups), self.rule.needs | self.objective.columns)
         if self.prm is not None:
             forest = self.prm.rewarded(forest)
-        collapsed, denominator = self.objective.collapse(
-            self.objective.rewarded(forest), self.rule, self.aggregation, shared=self.shared
-        )
+        try:
+            collapsed, denominator = self.objective.collapse(
+                self.objective.rewarded(forest), self.rule, self.aggregation, shared=self.shared
+            )
+        except ValueError as error:  # the recipe's rule and its world do not fit
+            raise ConfigError(one_line(error)) from error
         value = self.learner.config.value
         if value is not None and collapsed.returns is not None:
             collapsed = replace(collapsed, returns=at_level(collapsed.returns, forest, value.level))
