@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 import treadle
+from treadle.algorithms.losses import Nll
 from treadle.core.seeds import Stream
+from treadle.pipeline.trainer import LearnerTrainer
 from treadle.recipes.catalog import find
-from treadle.recipes.replay import Later, replay
+from treadle.recipes.replay import Later, Watched, replay
 from treadle.trajectory.store import read_events, read_groups
 from treadle.trajectory.store_schema import PLACES
 
@@ -21,6 +23,13 @@ def sampled(folder):
     """Tokens that training groups sampled."""
     groups = [group for group in read_groups(folder) if group.key.id.startswith("t0")]
     return sum(len(s) for group in groups for s in group.segments.values() if s.logprobs is not None)
+
+
+def test_a_replay_trains_with_all_that_the_run_trained_with():
+    parts = {name: object() for name in ("rule", "aggregation", "shared", "prm")}
+    trainer = LearnerTrainer(object(), loss=Nll(), **parts)
+    watched = vars(Watched(trainer, print))
+    assert {name: watched[name] for name in vars(trainer)} == vars(trainer)
 
 
 def test_an_asynchronous_run_replays_to_the_last_bit():

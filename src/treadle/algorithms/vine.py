@@ -42,6 +42,7 @@ class Vine:
             raise lacks(
                 self.name, got=f"{missing} of {len(turns)} actions in states that no probe began at",
                 expected="a probe for each",
-                todo="set branching=probe with probes at every turn, or choose another rule",
+                todo="set branching=probe with branching.turns at least limits.max_turns - 1, and leave room for it in "
+                "branching.tokens_per_group and snapshots.most, or choose another rule",
             )
         return value

@@ -94,7 +94,7 @@ async def _replay(recipe: Recipe, folder: RunFolder, brake: Brake) -> Replayed |
             def look(version: int) -> None:
                 asyncio.run_coroutine_threadsafe(record.check(version), loop).result(recipe.pipeline.update_s)
 
-            run.watch = lambda trainer: _Watched(trainer, look)
+            run.watch = lambda trainer: Watched(trainer, look)
             with brake.governs(run.stop):
                 result = await run.train()
             await record.check(run.tools.policy.version)  # no update looks at what the last version sampled
@@ -106,13 +106,13 @@ async def _replay(recipe: Recipe, folder: RunFolder, brake: Brake) -> Replayed |
         )
 
 
-class _Watched(LearnerTrainer):
+class Watched(LearnerTrainer):
     """Lets somebody look before every update. Lives in the update's thread."""
 
     def __init__(self, trainer: LearnerTrainer, look: Callable[[int], None]) -> None:
         super().__init__(
             trainer.learner, rule=trainer.rule, aggregation=trainer.aggregation, loss=trainer.loss,
-            shared=trainer.shared,
+            shared=trainer.shared, prm=trainer.prm,
         )
         self._look = look
 
