@@ -26,14 +26,15 @@ class RewardTransform(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PermuteRewards:
-    """Deals the rewards of a group's valid rollouts out to them in random order, and the returns of its probes alike."""
+    """Deals the rewards of a group's valid rollouts out to them in random order; what its probes found alike."""
 
     seed: Stream
 
     def __call__(self, group: Group) -> Group:
         """The same segments and outcomes; each rollout's reward, as one part on its last action, is another's."""
         valid, stream = group.valid, self.seed.at("placebo", group.key.ticket)
-        probes = sorted((r for r in group.rollouts.values() if r.probe and r.counts), key=lambda r: (r.index, r.attempt))
+        probes = [r for r in group.rollouts.values() if r.probe and r.counts]
+        probes.sort(key=lambda r: (r.index, r.attempt))
         rollouts, records = dict(group.rollouts), list[RewardRecord]()
         for rollout, value in zip(valid, _dealt([_whole(r) for r in valid], stream), strict=True):
             rollouts[rollout.id] = replace(rollout, reward=value, rewards={"placebo": value})
