@@ -153,6 +153,13 @@ def test_finished_chains_are_forked_at_states_that_they_reached(stage):
     nothing_leaks(stage, group, ears)
 
 
+def test_a_state_where_a_chain_ran_out_of_tokens_is_not_forked(stage):
+    policy = ExpandFinished(expansions=2, tokens_per_group=12, reserve_tokens=1)
+    group, ears, _ = play(stage, policy, size=1, script=["yes"])
+    assert [(r.index, r.reward, r.outcome.type) for r in group.valid] == [(0, 1.0, "budget")]
+    nothing_leaks(stage, group, ears)
+
+
 def test_probes_say_what_states_are_worth_and_train_nothing(stage):
     group, ears, _ = play(stage, Probe(probes=3, turns=2), size=2)
     probes = [r for r in group.rollouts.values() if r.probe]

@@ -30,6 +30,14 @@ from treadle.trajectory.group import Group, GroupKey
 INFRA = Outcome(status=Status.ERROR, origin=Origin.INFRA)
 
 
+def act(group, rollout, after, version=0):
+    done = Completion(
+        ids=np.array([5, 6], np.int32), logprobs=np.zeros(2, np.float32), entropy=np.zeros(2, np.float32),
+        versions=((version, 2),), kv_version=version, finish=Finish.STOP,
+    )
+    group.sampled(rollout, done, after=after, turn=0)
+
+
 def make_group(scores, ticket=0, version=0):
     """One rollout per score; None is one that the machinery lost."""
     key = GroupKey(id=f"t{ticket}", ticket=ticket, task="t", family="", split="train", admitted_version=version)
@@ -37,11 +45,7 @@ def make_group(scores, ticket=0, version=0):
     prompt = group.prompt(np.array([1, 2], np.int32))
     for index, score in enumerate(scores):
         rollout = group.begin(index).id
-        done = Completion(
-            ids=np.array([5, 6], np.int32), logprobs=np.zeros(2, np.float32), entropy=np.zeros(2, np.float32),
-            versions=((version, 2),), kv_version=version, finish=Finish.STOP,
-        )
-        group.sampled(rollout, done, after=prompt, turn=0)
+        act(group, rollout, prompt, version=version)
         if score is not None:
             group.pay(rollout, "correct", score)
         group.end(rollout, INFRA if score is None else OK)
@@ -176,6 +180,19 @@ def test_the_placebo_really_permutes_and_repeats():
 def test_failed_rollouts_get_nothing_from_the_placebo():
     dealt = PermuteRewards(seed=Stream(1))(make_group([1, None, 0]))
     assert [r.index for r in dealt.valid] == [0, 2]
+
+
+def test_the_placebo_deals_out_what_probes_found_among_them():
+    group = make_group([0, 1])
+    prompt = next(s for s in group.segments.values() if s.rollout is None)
+    for index, found in enumerate((3.0, 5.0, 10.0), 2):
+        probe = group.fork("t0.0.0", index, at=prompt, probe=True).id
+        act(group, probe, prompt)
+        group.pay(probe, "correct", found)
+        group.end(probe, OK)
+    dealt = PermuteRewards(seed=Stream(1))(group)
+    assert group.probed == dealt.probed == {prompt.id: 6.0}
+    assert sorted(r.value for r in dealt.records if dealt.rollouts[r.rollout].probe) == [3.0, 5.0, 10.0]
 
 
 async def test_a_blocking_call_leaves_the_loop_free():

@@ -245,8 +245,10 @@ class Tree:
 
     def _later(self, chains: Sequence[Limb]) -> list[Limb]:
         """Forks of chains that have ended, as the plan draws them now."""
-        ends = {rollout.id: rollout.leaves[-1] for rollout in self.group.valid}  # a state that ended it was scored
-        kept = [[p for p in limb.kept if ends.get(p.rollout, p.segment.id) != p.segment.id] for limb in chains]
+        valid = {rollout.id: rollout.leaves[-1] for rollout in self.group.valid}
+        kept = [  # where a chain ended, by its budget, its score lies on what a fork would share
+            [p for p in limb.kept if p.rollout in valid and p.segment.id != valid[p.rollout]] for limb in chains
+        ]
         instead = self._unforked and not any(kept)
         drawn = self.plan.finish([1] * len(chains) if instead else [len(states) for states in kept])
         places = self._payable([None if instead else kept[chain][state] for chain, state in drawn])
