@@ -120,7 +120,7 @@ class Own:
         (lambda forest: {}["x"], r"^algorithm\.rule=own: KeyError: 'x' \(test_rules_refuse\.py, line \d+\)$"),
         (lambda forest: forest.returns, r"^algorithm\.rule=own: got ndarray, expected PathCredit, NodeCredit or Token"),
         (lambda forest: PathCredit(advantage=np.ones(9)), r"^algorithm\.rule=own: advantage: got shape \(9,\), expec"),
-        (lambda forest: NodeCredit(advantage=np.full(len(forest), np.nan)), r"^algorithm\.rule=own: .* on 3 of 3 actio"),
+        (lambda forest: NodeCredit(advantage=np.full(len(forest), np.nan)), r"^algorithm\.rule=own: .* on 3 of 3 act"),
         (lambda forest: PathCredit(advantage=np.array([1.0, np.inf])), r"^algorithm\.rule=own: .* on 1 of 3 actions"),
     ],
 )

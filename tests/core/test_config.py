@@ -134,7 +134,7 @@ def test_contradicting_values_name_both_keys() -> None:
 
 
 def test_a_key_of_another_name_says_which_name_has_it() -> None:
-    with pytest.raises(ConfigError, match=r"'rule\.std': rule is \w+, which has no std; set rule=grpo, or leave it out"):
+    with pytest.raises(ConfigError, match=r"'rule\.std': rule is \w+, which has no std; set rule=grpo, or leave"):
         apply(Whole(), {"rule": "rloo", "rule.std": True}, names=NAMES)
 
 

@@ -165,9 +165,7 @@ def assign(
     """
     weight, denominator = aggregation.weights(forest)
     try:
-        credit = rule(forest)
-        if not isinstance(credit, PathCredit | NodeCredit | TokenCredit):
-            raise ValueError(f"got {type(credit).__name__}, expected PathCredit, NodeCredit or TokenCredit")
+        credit = _checked(rule(forest))
         found = credit.collapse(forest, weight, shared)
         if factors is not None:
             pos = credit.collapse(forest, weight * factors.pos, shared).pos
@@ -183,6 +181,13 @@ def assign(
             "one on each; mend the rule"
         )
     return found, denominator
+
+
+def _checked(credit: object) -> Credit:
+    """What a rule gave. Raises ValueError when that is no credit."""
+    if not isinstance(credit, PathCredit | NodeCredit | TokenCredit):
+        raise ValueError(f"got {type(credit).__name__}, expected PathCredit, NodeCredit or TokenCredit")
+    return credit
 
 
 def _said(rule: CreditRule, error: Exception) -> str:

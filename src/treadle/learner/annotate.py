@@ -45,7 +45,8 @@ class Annotator:
         """The forest with these notes. Raises ConfigError for a column that nobody can compute."""
         notes: dict[str, Column] = {}
         if unknown := sorted(set(columns) - COLUMNS):
-            raise ConfigError(f"column {unknown[0]!r}: nobody computes it, expected one of {', '.join(sorted(COLUMNS))}")
+            known = ", ".join(sorted(COLUMNS))
+            raise ConfigError(f"column {unknown[0]!r}: nobody computes it, expected one of {known}")
         if {"prox", "new", "entropy"} & set(columns):
             notes |= self._own(forest, columns, budget_tokens)
         if "value" in columns:

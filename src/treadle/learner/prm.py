@@ -103,7 +103,8 @@ class PrmTrainer:
         train = [f for i, f in enumerate(forests) if i % EVERY != EVERY - 1]
         held = [f for i, f in enumerate(forests) if i % EVERY == EVERY - 1]
         if not held:
-            raise ConfigError(f"prm: got {len(forests)} groups that were scored, expected at least {EVERY}; train longer")
+            got = f"{len(forests)} groups that were scored"
+            raise ConfigError(f"prm: got {got}, expected at least {EVERY}; train longer")
         target = np.concatenate([self._targets(f) for f in train])
         if target.std() == 0:
             raise ConfigError(f"prm: all {len(target)} nodes have the value {target[0]:g}: there is nothing to learn")
