@@ -51,7 +51,7 @@ def test_nothing_is_said_where_there_is_nothing_to_say():
     assert "passed over" not in plain
 
 
-@pytest.mark.parametrize("reason", ["zero_variance", "overlong", "void_turn", "duplicate", "cancelled"])
+@pytest.mark.parametrize("reason", ["zero_variance", "overlong", "void_turn", "duplicate", "unprobed", "cancelled"])
 def test_drops_that_every_update_counts_have_no_line_of_their_own(reason):
     said = []
     PlainLines(said.append).emit(event("group.dropped", group="t000001", reason=reason))

@@ -9,6 +9,7 @@ from treadle.agents.limits import Rewards
 from treadle.algorithms.aggregation import SeqMeanTokenMean, TokenMean
 from treadle.algorithms.credit import assign
 from treadle.algorithms.group_baseline import Grpo, Rloo
+from treadle.algorithms.vine import Vine
 from treadle.core.errors import ConfigError
 from treadle.core.outcome import OK, Origin, Outcome, Status, limit, tool_timeout
 from treadle.core.ports import Completion, Finish
@@ -20,8 +21,10 @@ from treadle.pipeline.masks import (
     Duplicates,
     MaskDuplicates,
     MaskOverlong,
+    MaskUnprobed,
     MaskVoidTurns,
     Overlong,
+    Unprobed,
     VoidTurns,
 )
 from treadle.trajectory.forest import Forest
@@ -216,7 +219,7 @@ def test_for_all_groups_a_second_verdict_is_the_first_and_what_trains_was_not_le
 
 def test_the_names_are_the_plans_and_their_reasons():
     assert {name: kind().name for name, kind in FILTERS.items()} == {name: name for name in FILTERS}
-    assert list(FILTERS) == ["zero_variance", "overlong", "void_turn", "duplicate"]
+    assert list(FILTERS) == ["zero_variance", "overlong", "void_turn", "duplicate", "unprobed"]
 
 
 def test_by_default_only_equal_rewards_are_dropped():
@@ -255,3 +258,18 @@ def test_what_is_wrong_is_named(make, said):
 def test_a_verdict_without_filters_is_the_group():
     group = group_of(play())
     assert judge([], group) == Verdict(group=group)
+
+
+def test_a_rollout_through_a_state_whose_probes_were_lost_is_left_out():
+    group = group_of(play(turns=(("code", (5,)), ("code", (6,)))), play())
+    prompt, _, answer, *_ = group.segments.values()
+    for index, at, end in ((2, prompt, OK), (3, answer, INFRA)):
+        probe = group.fork("t0.0.0", index, at=at, probe=True).id
+        group.sampled(probe, said((7,)), after=at, turn=1)
+        if end.trains:
+            group.pay(probe, "correct", 1.0)
+        group.end(probe, end)
+    assert Unprobed(least=1).masks(group) == {"t0.0.0": "unprobed"}
+    plan = MaskUnprobed().begin(rewards=REWARDS, min_rollouts=1)
+    advantage = Vine()(Forest.of([judge([plan], group).group])).advantage
+    assert np.isfinite(advantage).all()

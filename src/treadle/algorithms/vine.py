@@ -43,6 +43,7 @@ class Vine:
                 self.name, got=f"{missing} of {len(turns)} actions in states that no probe began at",
                 expected="a probe for each",
                 todo="set branching=probe with branching.turns at least limits.max_turns - 1, and leave room for it in "
-                "branching.tokens_per_group and snapshots.most, or choose another rule",
+                "branching.tokens_per_group and snapshots.most; pipeline.filters=unprobed leaves out rollouts whose "
+                "probes were lost",
             )
         return value

@@ -130,5 +130,5 @@ class Scorer:
         with torch.no_grad():
             states = self.states(batch, size=size, behind=behind)
             src, tgt = batch.src.to(self.device), batch.tgt.to(self.device)
-            before, behind, targets = states[src], states[tgt], batch.ids.to(self.device)[tgt]
-            return {name: read(before, behind, targets).double().cpu().numpy() for name, read in readers.items()}
+            here, after, targets = states[src], states[tgt], batch.ids.to(self.device)[tgt]
+            return {name: read(here, after, targets).double().cpu().numpy() for name, read in readers.items()}

@@ -16,7 +16,7 @@ REMEDIES = {
     "shrink": "it goes on with what there is", "restart": "it was started again",
 }
 """What the watchdog did, in words."""
-QUIET = ("zero_variance", "skipped", "cancelled", "overlong", "void_turn", "duplicate")
+QUIET = ("zero_variance", "skipped", "cancelled", "overlong", "void_turn", "duplicate", "unprobed")
 """Reasons of a drop that each update counts; they get no lines of their own."""
 
 

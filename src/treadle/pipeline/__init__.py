@@ -45,7 +45,7 @@ seconds, `_share` is 0..1. A key is left out, or None, where there is nothing to
                         seconds_s, masked.REASON (valid rollouts that do not train, by the filter that left them out)
     group.dropped       the same keys and reason ("zero_variance" | "singleton" | "min_valid" | "failed" | "stale"
                         | "skipped": its update changed nothing | "cancelled" | "late" | "overlong" | "void_turn"
-                        | "duplicate")
+                        | "duplicate" | "unprobed")
     group.trained       group, ticket, version (the one it made), staleness
 
     breaker.opened      family (gets no new tickets), group (that was one too many), failures (in a row), message

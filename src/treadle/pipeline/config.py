@@ -43,8 +43,8 @@ class PipelineConfig:
     curriculum: CurriculumPlan = field(default_factory=InTicketOrder)
     """Which task a ticket plays: `tickets` (task number = ticket) or `pools` (kinds that are solved sometimes)."""
     filters: tuple[FilterPlan, ...] = (DropEqualRewards(),)
-    """What of a group does not train: `zero_variance` (groups with nothing to compare), `overlong` and `void_turn` and
-    `duplicate` (rollouts). The last three change what is learned; `pipeline.masks` says how."""
+    """What of a group does not train: `zero_variance` (groups with nothing to compare), `overlong`, `void_turn`,
+    `duplicate` and `unprobed` (rollouts). All but the first change what is learned; `pipeline.masks` says how."""
     horizon: Horizon | None = None
     """How the number of turns grows at the beginning; None allows `limits.max_turns` from the start."""
     infra_retries: int = 2

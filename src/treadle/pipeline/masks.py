@@ -1,4 +1,5 @@
-"""Filters that leave out single rollouts: those over a limit, those with an empty turn, those that say the same again.
+"""Filters that leave out single rollouts: those over a limit, those with an empty turn, those that say the same again,
+those through states of unknown worth.
 
 All of them are off unless a recipe names them, because each changes what is learned: a rollout that is left out is
 neither rewarded nor punished, and its siblings' baseline is the mean without it. Rewards decide nothing here. A group
@@ -118,6 +119,26 @@ class Duplicates(Masking):
         return out
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unprobed(Masking):
+    """Leaves out rollouts that acted in a state which no probe says the worth of.
+
+    For rules that need one of each state (`vine`), so that a lost probe costs rollouts and not the run. Its bias is
+    that of whatever loses probes: failures of the machinery have none; a small `branching.turns` or budget leaves out
+    long rollouts.
+    """
+
+    reason: ClassVar[str] = "unprobed"
+
+    def masks(self, group: Group) -> Mapping[str, str]:
+        """Those with an action that was taken in such a state."""
+        probed = group.probed
+        return {
+            rollout.id: self.reason for rollout in group.valid
+            if any(action.after not in probed for action in group.actions(rollout.id))
+        }
+
+
 # -- what a recipe says ----------------------------------------------------------------------------------------
 
 
@@ -177,8 +198,20 @@ class MaskDuplicates:
         return Duplicates(least=max(1, min_rollouts), keep=self.keep)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaskUnprobed:
+    """Rollouts through states that no probe says the worth of do not train."""
+
+    name: ClassVar[str] = Unprobed.reason
+    masking: ClassVar[bool] = True
+
+    def begin(self, *, rewards: Rewards, min_rollouts: int) -> Filter | None:
+        """Whatever the rewards are."""
+        return Unprobed(least=max(1, min_rollouts))
+
+
 FILTERS: Mapping[str, type[FilterPlan]] = {
-    kind.name: kind for kind in (DropEqualRewards, MaskOverlong, MaskVoidTurns, MaskDuplicates)
+    kind.name: kind for kind in (DropEqualRewards, MaskOverlong, MaskVoidTurns, MaskDuplicates, MaskUnprobed)
 }
 
 
