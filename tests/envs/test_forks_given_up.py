@@ -31,10 +31,18 @@ open_worlds: set[int] = set()
 
 
 class Slow(Env):
-    """Counts itself while it is open; takes its time to take over a state, and to close."""
+    """Counts itself while it is open; where the test holds it, it says so and waits: to take over a state, to close."""
 
     fork = Fork.COPY
-    waits = 0.0
+    held: asyncio.Event | None = None
+    """Set when those that wait may go on; None holds nobody."""
+    reached: asyncio.Event
+    """Set when somebody waits."""
+
+    async def _hold(self) -> None:
+        if Slow.held is not None:
+            Slow.reached.set()
+            await Slow.held.wait()
 
     async def reset(self, task: Task, ctx: EnvContext) -> list[Message]:
         open_worlds.add(id(self))
@@ -44,20 +52,20 @@ class Slow(Env):
     async def restore(self, snapshot: dict[str, object]) -> None:
         open_worlds.add(id(self))
         vars(self).update(snapshot)
-        await asyncio.sleep(self.waits)
+        await self._hold()
 
     async def step(self, action: Action) -> Step:
         return Step(messages=(user(f"{action.text}: {self.rng.randint(0, 10**9)}"),))
 
     async def close(self) -> None:
-        await asyncio.sleep(self.waits)
+        await self._hold()
         open_worlds.discard(id(self))
 
 
 @pytest.fixture(autouse=True)
 def _nobody_is_open() -> None:
     open_worlds.clear()
-    Slow.waits = 0.0
+    Slow.held = None
 
 
 def worlds(store: SnapshotStore) -> EnvHost:
@@ -68,12 +76,14 @@ async def test_forks_that_are_cancelled_twice_are_all_closed() -> None:
     store = SnapshotStore()
     host = worlds(store)
     await host.open(TASK, SEED)
-    Slow.waits = 0.02
+    Slow.held, Slow.reached = asyncio.Event(), asyncio.Event()
     opening = asyncio.ensure_future(fork(host, 4, make_host=lambda: worlds(store)))
-    await asyncio.sleep(0.01)
+    await Slow.reached.wait()
+    Slow.reached.clear()
     opening.cancel()
-    await asyncio.sleep(0.01)
+    await Slow.reached.wait()  # they are being closed
     opening.cancel()
+    Slow.held.set()
     with pytest.raises(asyncio.CancelledError):
         await opening
     await host.close()
@@ -110,10 +120,11 @@ async def test_a_world_that_is_being_led_after_a_cassette_is_closed_when_it_is_c
         await host.open(TASK, SEED, rollout="t.0.0")
         await host.act(Action(text="a"), step_id="1")
         (one,) = await fork(host, 1, make_host=make, rng="split", rollouts=["t.1.0"])
-        Slow.waits = 0.05
+        Slow.held, Slow.reached = asyncio.Event(), asyncio.Event()
         leaving = asyncio.ensure_future(one.host.act(Action(text="x"), step_id="2"))
-        await asyncio.sleep(0.02)
+        await Slow.reached.wait()
         leaving.cancel()
+        Slow.held.set()
         with pytest.raises(asyncio.CancelledError):
             await leaving
         await one.host.close()
@@ -142,7 +153,8 @@ async def test_a_snapshot_that_waits_for_a_thread_is_given_up_without_a_trace(sa
     holding = loop.run_in_executor(None, free.wait)
     before = sorted(os.listdir("/proc/self/fd"))
     taking = asyncio.ensure_future(sandbox.snapshot())
-    await asyncio.sleep(0.05)
+    for _ in range(20):  # it has come to where it waits for a thread
+        await asyncio.sleep(0)
     taking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await taking

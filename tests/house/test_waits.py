@@ -27,6 +27,7 @@ ALLOWED = {
     "envs/calling.py end_strays": "each stray is given the grace time",
     "envs/channel.py Channel.ready": "its caller, `Box.ready`, gives it the deadline of a start",
     "envs/channel.py Channel._ended": "timers end every command: its own limit, then that of the driver's answer",
+    "envs/fork.py fork": "what was made is closed, and each host bounds its closing itself",
     "envs/host.py EnvHost.act": "the lock is held for one step or one grading, which have time limits",
     "envs/host.py EnvHost.score": "as for a step",
     "envs/host.py EnvHost.snapshot": "as for a step",

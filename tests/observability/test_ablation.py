@@ -112,7 +112,7 @@ def test_a_rule_that_looks_across_groups_sees_its_batch(run):
 
 
 @pytest.mark.parametrize(
-    ("rule", "why"), [(Blind(), "needs value, which a learner computes"), (Broken(), "numbers that are not finite")]
+    ("rule", "why"), [(Blind(), "needs value, which a learner computes"), (Broken(), "got no finite advantage")]
 )
 def test_what_a_rule_cannot_judge_has_a_reason_and_no_numbers(run, rule, why):
     found = ablate(run, [Asked(text="odd", rule=rule), *asked("grpo")])
