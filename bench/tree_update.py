@@ -26,6 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -147,7 +148,7 @@ def sides(
             if attention == "node":
                 learner.accumulate(batch, LOSS)
             else:
-                compute.run(lambda batch=batch: padded(learner.policy, head, batch, batch.tokens // length))
+                compute.run(partial(padded, learner.policy, head, batch, batch.tokens // length))
 
     return tree, flat
 
@@ -160,7 +161,9 @@ class Rows:
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """[1, T, Hq, D]"""
-        q, k, v = (x[0].unflatten(1, (self._rows, -1)).transpose(0, 1) for x in (q, k, v))  # [rows, H, length, D]
+        q, k, v = (
+            x[0].reshape(x.shape[1], self._rows, -1, x.shape[3]).transpose(0, 1) for x in (q, k, v)
+        )  # [rows, H, length, D]
         out = scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=q.shape[1] != k.shape[1])
         return out.transpose(1, 2).flatten(0, 1)[None]
 
