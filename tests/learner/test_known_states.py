@@ -147,3 +147,26 @@ def test_the_value_behind_a_rollout_does_not_come_from_a_state_that_nobody_compu
         found.append(learner.annotate(Forest.of([group]), {"value"}))
     for name in ("value", "value_after"):
         np.testing.assert_allclose(found[0].note(name), found[1].note(name), rtol=1e-4, atol=1e-5)
+
+
+class CountedNames(Names):
+    """Counts the tokens that it names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.named = 0
+
+    def sums(self, ids, *, start=0, before=None):
+        self.named += len(ids)
+        return super().sums(ids, start=start, before=before)
+
+
+def test_a_pack_is_named_once_whether_its_states_are_known_or_not(folder: Path):
+    policy = Policy.load(folder)
+    learner = Learner(policy, LearnerConfig(top_layers=2))
+    assert policy.memo is not None
+    names = policy.memo.names = CountedNames()
+    (batch,) = packed(random_groups(3, 2, Growth(breaks=0.0)))
+    for asked in (1, 2):  # nothing is known, then everything
+        learner.accumulate(batch, PpoClip())
+        assert names.named == asked * batch.tokens

@@ -63,7 +63,8 @@ class Scorer:
         nothing comes after may be anything. In the compute thread.
         """
         if batch.tokens > size:
-            known = self._known(batch, behind=behind)
+            memo = self.policy.memo
+            known = None if memo is None else memo.take(named(batch, memo.names), looked_at(batch, behind=behind))
             long = LongPass(policy=self.policy, batch=batch, device=self.device, size=size, known=known)
             yield from long.backwards() if grads else long.forwards()
             return
@@ -84,15 +85,13 @@ class Scorer:
         """Last hidden states [T, hidden] of a whole pack. In the compute thread."""
         plan = self._plan(batch, self.device)
         ids, pos, memo = batch.ids.to(self.device), batch.pos.to(self.device), self.policy.memo
-        states = self._known(batch, behind=behind)
-        if states is not None:
-            return self.policy.hidden_above(states, pos, plan)
-        return self.policy.hidden(ids, pos, plan, None if memo is None else named(batch, memo.names))
-
-    def _known(self, batch: PackedBatch, *, behind: bool) -> Tensor | None:
-        """[T, hidden] what a memo has of the pack, if it has all that matters."""
-        memo = self.policy.memo
-        return None if memo is None else memo.take(named(batch, memo.names), looked_at(batch, behind=behind))
+        if memo is None:
+            return self.policy.hidden(ids, pos, plan)
+        names = named(batch, memo.names)
+        states = memo.take(names, looked_at(batch, behind=behind))
+        if states is None:
+            return self.policy.hidden(ids, pos, plan, names)
+        return self.policy.hidden_above(states, pos, plan)
 
     def scan(
         self, forest: Forest, readers: Mapping[str, Reader], *, budget_tokens: int, everywhere: bool = False
