@@ -7,8 +7,9 @@ alike. Head and loss cost the same both ways: an edge is paid once.
 
     cost = token * T + pair * P + call * C        in floating-point operations, forward and backward
 
-T tokens, P pairs of a token and one that it sees, C calls. `gain` is the ratio of paths apart to tree: 8 rollouts that
-share 512 of 640 tokens gain 3.3, 8 that share 2,000 of 20,000 gain 1.09.
+T tokens, P pairs of a token and one that it sees, C calls. `gain` is the ratio of paths apart to tree. On a 135M
+model 8 rollouts that share 512 of 640 tokens gain 3.18; 8 that share 2,000 of 20,000 gain 1.03, because most of what
+they do is attention to what they do not share.
 """
 
 from __future__ import annotations
