@@ -49,7 +49,7 @@ ARMS: dict[str, tuple[str, ...]] = {
 def add(parser: argparse.ArgumentParser) -> None:
     """Options."""
     parser.add_argument("--seeds", type=int, default=3, help="how many seeds (default 3)")
-    parser.add_argument("--tokens", type=int, default=60_000, help="sampled tokens of an arm (default 60000)")
+    parser.add_argument("--tokens", type=int, default=72_000, help="sampled tokens of an arm (default 72000)")
     parser.add_argument("--tasks", type=int, default=200, help="held-out tasks of an evaluation (default 200)")
     parser.add_argument("--every", type=int, default=17, help="updates between evaluations (default 17)")
     parser.add_argument("--arms", default=",".join(ARMS), help=f"arms to play (default {','.join(ARMS)})")
