@@ -4,6 +4,8 @@ The model must find a secret number with the tool `guess` and then `submit` it. 
 is built in a second, nothing is learned, but everything runs: the same file trains any chat model that calls tools.
 
 Run it:  python examples/guess.py --model tiny --updates 2
+or, so that other commands find the recipe of the run again:
+         treadle train examples/guess.py --set model=tiny --set pipeline.updates=2
 """
 
 from __future__ import annotations
@@ -51,21 +53,24 @@ def tasks(split: str, count: int) -> list[Task]:
     ]
 
 
+def recipe(model: str = "smollm2-135m", updates: int = 20) -> treadle.Recipe:
+    return treadle.Recipe(
+        name="guess",
+        world=World(tasks=ListTaskset(tasks("train", 20), tasks("heldout", 5)), env=GuessEnv),
+        model=model,
+        rewards=treadle.Rewards(main="correct"),
+        limits=treadle.RolloutLimits(max_tokens_per_turn=64, max_context=1024),
+        engine=treadle.EngineConfig(context=1024),
+        pipeline=treadle.PipelineConfig(group_size=4, groups_per_update=4, updates=updates),
+    )
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--model", default="smollm2-135m")
     options.add_argument("--updates", type=int, default=20)
     args = options.parse_args()
-    recipe = treadle.Recipe(
-        name="guess",
-        world=World(tasks=ListTaskset(tasks("train", 20), tasks("heldout", 5)), env=GuessEnv),
-        model=args.model,
-        rewards=treadle.Rewards(main="correct"),
-        limits=treadle.RolloutLimits(max_tokens_per_turn=64, max_context=1024),
-        engine=treadle.EngineConfig(context=1024),
-        pipeline=treadle.PipelineConfig(group_size=4, groups_per_update=4, updates=args.updates),
-    )
-    treadle.train(recipe)
+    treadle.train(recipe(args.model, args.updates))
 
 
 if __name__ == "__main__":

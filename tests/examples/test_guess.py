@@ -11,6 +11,7 @@ from treadle import Action, HostConfig, ToolCall
 from treadle.core.clock import SystemClock
 from treadle.core.seeds import Stream
 from treadle.envs.host import EnvHost
+from treadle.recipes.catalog import find
 from treadle.testing import check_env, check_forks
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "guess.py"
@@ -33,6 +34,11 @@ def test_the_example_trains_the_tiny_model(elsewhere, monkeypatch, capsys):
     assert [e for e in told if e["name"] == "rollout.done" and e["status"] == "error"] == []
     assert sum(e["name"] == "rollout.done" and e["split"] == "train" for e in told) == 16
     assert "untouched  solved" in capsys.readouterr().out
+
+
+def test_the_command_line_finds_the_recipe_of_the_example():
+    recipe = find(str(EXAMPLE)).changed({"model": "tiny", "pipeline.updates": 2})
+    assert (recipe.name, recipe.model, recipe.pipeline.updates) == ("guess", "tiny", 2)
 
 
 async def test_the_example_keeps_the_contract_of_environments():

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treadle.agents.demonstrator import DemonstrationPlan, Demonstrator
+from treadle.agents.limits import Rewards
 from treadle.core.errors import ConfigError, EngineError, EnvError, TrainingDiverged
 from treadle.core.seeds import Stream
 from treadle.envs.host import EnvHost
@@ -55,6 +56,12 @@ def test_counts_are_per_level_and_family(bench):
     values = bench.ears.named("evaluation.done")[0]
     assert (values["level.easy.solved"], values["level.easy.total"], values["family.yes.solved"]) == (3, 9, 3)
     assert values["low_share"] < values["solved_share"] < values["high_share"]
+
+
+def test_a_main_reward_that_no_score_has_is_named_with_the_parts_that_there_are(bench):
+    bench.ledger.rewards = Rewards(main="corect")
+    with pytest.raises(ConfigError, match=r"rewards\.main: got 'corect', .*in evaluation untouched it had correct$"):
+        bench.clock.run(make_evaluator(bench, bench.engine(), tasks=3).run("untouched"))
 
 
 def test_failures_are_counted_apart(bench):

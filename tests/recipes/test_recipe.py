@@ -3,7 +3,7 @@
 import pytest
 from words_recipe import Words, words
 
-from treadle import ConfigError, ListTaskset, SeqSumConst, Task
+from treadle import Algorithm, ConfigError, ListTaskset, Rloo, SeqSumConst, Task
 from treadle.core.config import read_toml
 from treadle.recipes.shell import shell, shell_smoke
 
@@ -33,6 +33,8 @@ from treadle.recipes.shell import shell, shell_smoke
         ({"coldstart.training.epochs": 0}, ("coldstart.training", "epochs", "got 0")),
         ({"coldstart": 3}, ("coldstart", "got 3", "section with keys")),
         ({"evaluation.tasks": 0}, ("evaluation.tasks", "got 0", ">= 1")),
+        ({"threads": 0}, ("threads", "got 0", ">= 1, or none")),
+        ({"limits.max_turns": 0}, ("limits.max_turns", "got 0", ">= 1 or none")),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line_that_names_it(overrides, words_in_it):
@@ -57,6 +59,11 @@ def test_a_changed_recipe_prints_its_changes_and_is_taken_back(tmp_path):
     assert isinstance(recipe.algorithm.aggregation, SeqSumConst)
     (tmp_path / "printed.toml").write_text(recipe.toml())
     assert shell().changed(read_toml(tmp_path / "printed.toml")) == recipe
+
+
+def test_a_class_in_place_of_its_object_is_refused_before_anything_is_played():
+    with pytest.raises(ConfigError, match=r"algorithm\.rule: got the class Rloo, expected an object.*rule=Rloo\(\)"):
+        Algorithm(rule=Rloo)
 
 
 def test_a_rule_that_needs_a_constant_denominator_is_taken_with_one():

@@ -139,7 +139,7 @@ def test_what_does_not_change_how_a_run_comes_out_may_change(interrupts):
 def test_a_run_of_a_recipe_object_needs_that_recipe(interrupts):
     made = words(updates=4)
     result = treadle.train(made, view="none", listeners=[interrupts("update.done", signal.SIGINT)])
-    with pytest.raises(treadle.ConfigError, match="pass that recipe beside resume"):
+    with pytest.raises(treadle.ConfigError, match=r"pass that recipe beside resume: .* FILE\.py\[:FUNCTION\] --resume"):
         treadle.train(resume=result.folder, view="none")
     assert treadle.train(made, resume=result.folder, view="none").reason == "done"
 

@@ -3,12 +3,16 @@
 from pathlib import Path
 
 import pytest
+import torch
 from graded_recipe import recipe
 from grades import BOOK
+from safetensors.torch import load_file
 
 import treadle
+from treadle.learner.prm import PrmFit
 from treadle.recipes.chosen import chosen_checkpoint
 from treadle.recipes.folder import RunFolder
+from treadle.recipes.prm import make_prm
 from treadle.trajectory.store import read_events, read_rollouts
 
 FILE = str(Path(__file__).parent / "graded_recipe.py")
@@ -73,13 +77,17 @@ def test_no_task_is_held_out_and_chooses():
     assert set(BOOK.plays["final"]) == {f"heldout-{number}" for number in range(4)}
 
 
-def test_afterwards_the_end_is_meant_unless_another_checkpoint_is_named():
+def test_afterwards_the_end_is_meant_unless_another_checkpoint_is_named(tmp_path):
     BOOK.begin(**FALLING)
     folder = RunFolder.existing(train().folder)
     assert chosen_checkpoint(folder, "end", finish="best").name == "version-000002"
     assert chosen_checkpoint(folder, "end").name == "version-000004"
     assert treadle.evaluate(folder.path).version == 2
     assert treadle.evaluate(folder.path, checkpoint="last").version == 4
+    for version, words in ((2, {}), (4, {"checkpoint": "last"})):
+        judge = make_prm(folder.path, out=tmp_path / f"judge-{version}", fit=PrmFit(epochs=1), **words).folder
+        stands, trained = (load_file(of / "model" / "model.safetensors") for of in (judge, folder.version(version)))
+        assert all(torch.equal(stands[name], tensor) for name, tensor in trained.items())
 
 
 def test_without_finish_the_best_is_kept_and_the_last_is_what_it_ends_with():

@@ -15,6 +15,19 @@ def test_a_world_is_its_three_parts():
     assert isinstance(world.parser(), HermesParser)
 
 
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ({"tasks": [Task(id="a", prompt="go")], "env": EchoEnv}, r"world\.tasks: got a list, .*ListTaskset\(TRAIN"),
+        ({"tasks": ListTaskset([]), "env": EchoEnv()}, r"world\.env: got one EchoEnv, expected its class"),
+        ({"tasks": ListTaskset([]), "env": EchoEnv, "reads": FencedParser}, r"world\.reads: got the class Fenced"),
+    ],
+)
+def test_parts_that_are_easily_mistaken_are_refused_where_the_world_is_made(parts, said):
+    with pytest.raises(ConfigError, match=said):
+        World(**parts)
+
+
 def test_the_shell_world_draws_each_split_from_its_own_levels():
     taskset = ShellWorld(train_levels=("easy",), heldout_levels=("hard",)).taskset()
     assert {taskset.task("train", i).level for i in range(40)} == {"easy"}

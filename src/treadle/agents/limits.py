@@ -15,6 +15,8 @@ from treadle.trajectory.group import Rollout
 
 CHARS_PER_TOKEN = 512
 """No vocabulary has a longer token."""
+STEP = "step"
+"""The part of a reward that steps pay; all others are parts of the score."""
 
 
 def chars_beyond(max_context: int, messages: Sequence[Message]) -> int:
@@ -44,15 +46,15 @@ class RolloutLimits:
 
     def __post_init__(self) -> None:
         checks = {
-            "max_turns": self.max_turns is None or self.max_turns >= 1,
-            "max_tokens_per_turn": self.max_tokens_per_turn >= 1,
-            "max_context": self.max_context >= 2,
-            "temperature": self.temperature >= 0,
-            "generate_s": self.generate_s > 0,
+            "max_turns": (self.max_turns is None or self.max_turns >= 1, ">= 1 or none"),
+            "max_tokens_per_turn": (self.max_tokens_per_turn >= 1, ">= 1"),
+            "max_context": (self.max_context >= 2, ">= 2"),
+            "temperature": (self.temperature >= 0, ">= 0"),
+            "generate_s": (self.generate_s > 0, "> 0 seconds"),
         }
-        for name, good in checks.items():
+        for name, (good, expected) in checks.items():
             if not good:
-                raise ConfigError(f"limits.{name}: got {getattr(self, name)}, which is too small")
+                raise ConfigError(f"limits.{name}: got {getattr(self, name)}, expected {expected}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ from treadle.agents.branching import Branch, Place, State
 from treadle.agents.context import Context
 from treadle.agents.deadline import deadline
 from treadle.agents.leash import Leash
-from treadle.agents.limits import Rewards, RolloutLimits, chars_beyond
+from treadle.agents.limits import STEP, Rewards, RolloutLimits, chars_beyond
 from treadle.agents.ports import Rendering
 from treadle.agents.stages import StageMeter
 from treadle.core.errors import EngineError, EnvError, PromptTooLong, RenderError
@@ -193,7 +193,7 @@ class _Playing:
             with self.player.meter.busy("env", self.spent):
                 step = await self.host.act(parsed.action, step_id=f"{self.rollout}:{turn}")
             if step.reward:
-                self._pay("step", step.reward, at)
+                self._pay(STEP, step.reward, at)
             if step.outcome is not None:
                 return step.outcome
             if step.terminated:

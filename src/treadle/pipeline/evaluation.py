@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from treadle.agents.group_player import GroupPlayer
+from treadle.agents.limits import STEP
 from treadle.agents.player import Priority
 from treadle.core.errors import ConfigError, EngineError
 from treadle.core.events import Value
@@ -191,7 +192,8 @@ class Evaluator:
     async def run(self, label: str, *, update: int = 0, tasks: int | None = None) -> Evaluation:
         """Play the tasks and count.
 
-        Raises EngineError when the version moved meanwhile, EnvError or InfraError when nothing could be scored.
+        Raises EngineError when the version moved meanwhile, EnvError or InfraError when nothing could be scored,
+        ConfigError when no score has the part that `rewards.main` names.
         """
         clock = self.player.clock
         began, version = clock.now(), self.version()
@@ -206,6 +208,7 @@ class Evaluator:
             )
         if not tally.overall.total:
             raise nothing_scored(f"evaluation {label}: none of {count} rollouts could be scored", tally.failed)
+        tally.require_part(self.ledger.rewards.main)
         result = tally.result(
             version=version, seconds=clock.now() - began, temperature=self.player.player.limits.temperature
         )
@@ -257,6 +260,8 @@ class _Tally:
     failed: list[Group] = field(default_factory=list)
     tokens: int = 0
     rewards: list[float] = field(default_factory=list)
+    parts: set[str] = field(default_factory=set)
+    """Names of everything that was paid."""
     overall: Count = field(default_factory=Count)
     levels: defaultdict[str, Count] = field(default_factory=lambda: defaultdict(Count))
     families: defaultdict[str, Count] = field(default_factory=lambda: defaultdict(Count))
@@ -271,11 +276,21 @@ class _Tally:
         rollout = group.valid[-1]
         raw, solved = ledger.rewards.raw(rollout), ledger.rewards.solved(rollout)
         self.rewards += [] if raw is None else [raw]
+        self.parts |= rollout.rewards.keys()
         self.overall = self.overall.plus(solved)
         if task.level:
             self.levels[task.level] = self.levels[task.level].plus(solved)
         if task.family:
             self.families[task.family] = self.families[task.family].plus(solved)
+
+    def require_part(self, main: str) -> None:
+        """Raise ConfigError when scores have parts, but none the part that says whether a task is solved."""
+        scored = sorted(self.parts - {STEP})
+        if main not in ("", STEP) and scored and main not in scored:
+            raise ConfigError(
+                f"rewards.main: got {main!r}, expected a part that the environment's score has; in evaluation "
+                f"{self.label} it had {', '.join(scored)}"
+            )
 
     def result(self, *, version: int, seconds: float, temperature: float) -> Evaluation:
         """The finished record."""

@@ -20,7 +20,7 @@ from treadle.core.events import Listener
 from treadle.observability import JsonlExport, LiveView, PlainLines, Report
 from treadle.pipeline.evaluation import Evaluation
 from treadle.recipes.blocking import Brake, block
-from treadle.recipes.catalog import find
+from treadle.recipes.catalog import BUILT_IN, find
 from treadle.recipes.chosen import END, chosen_checkpoint
 from treadle.recipes.compose import compose
 from treadle.recipes.folder import RunFolder
@@ -170,7 +170,7 @@ def _begin(
         require_writable(folder)
         return recipe_to_go_on(folder, given, overrides, say=_warn), folder
     if given is None:
-        raise ConfigError("train: got no recipe, expected one, or a run folder to resume")
+        raise ConfigError(f"train: got no recipe, expected {', '.join(BUILT_IN)}, FILE.py[:FUNCTION], or --resume RUN")
     return (given if isinstance(given, Recipe) else find(given)).changed(overrides), None
 
 

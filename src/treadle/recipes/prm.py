@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from treadle.core.config import read_toml
 from treadle.core.errors import ConfigError
 from treadle.learner.config import LearnerConfig
 from treadle.learner.prm import PrmFit, PrmReport, PrmTrainer
@@ -49,5 +50,11 @@ def _body(folder: RunFolder, checkpoint: str) -> str | Path:
     """The model folder that the head stands on: a checkpoint's, or the run's model where it has none."""
     if checkpoint == END and folder.newest_checkpoint is None:
         return resolve(read_meta(folder.database).get("model", ""))
-    found = chosen_checkpoint(folder, checkpoint)
+    found = chosen_checkpoint(folder, _ending(folder) if checkpoint == END else checkpoint)
     return found / "model" if (found / "model").is_dir() else found
+
+
+def _ending(folder: RunFolder) -> str:
+    """`last` or `best`: what the run's recipe ends with. Raises ConfigError when it cannot be read."""
+    pipeline = read_toml(folder.recipe).get("pipeline")
+    return str(pipeline.get("finish", "last")) if isinstance(pipeline, dict) else "last"

@@ -76,6 +76,12 @@ class Algorithm:
     """A process reward model that pays every action, beside what the world pays."""
 
     def __post_init__(self) -> None:
+        for key, value in (("rule", self.rule), ("loss", self.loss), ("aggregation", self.aggregation)):
+            if isinstance(value, type):
+                raise ConfigError(
+                    f"algorithm.{key}: got the class {value.__name__}, expected an object of it; set "
+                    f"{key}={value.__name__}()"
+                )
         if isinstance(self.shared, NodeWeight) and not isinstance(self.aggregation, SeqSumConst):
             raise ConfigError(
                 f"algorithm.shared=node contradicts algorithm.aggregation={self.aggregation.name}: rollouts weigh what "
@@ -158,6 +164,8 @@ class Recipe:
 
     def __post_init__(self) -> None:
         self._refuse_format()
+        if self.threads is not None and self.threads < 1:
+            raise ConfigError(f"threads: got {self.threads}, expected >= 1, or none for one per core")
         if self.deterministic:
             self._refuse_timing()
             object.__setattr__(self, "engine", replace(self.engine, deterministic=True))

@@ -43,8 +43,9 @@ def recipe_of(run: str | Path) -> Recipe:
     ref = read_meta(folder.database).get("recipe_ref", "")
     if not ref:
         raise ConfigError(
-            f"{run}: it was trained from a Recipe object, which is not in the folder; pass that recipe, and "
-            f"checkpoint={str(folder.newest_checkpoint or folder.checkpoints)!r}"
+            f"{run}: it was trained from a Recipe object, which is not in the folder; name the recipe in its place "
+            "(FILE.py[:FUNCTION], or the object in a script), with checkpoint "
+            f"{str(folder.newest_checkpoint or folder.checkpoints)!r}"
         )
     return _as_begun(find(ref), folder)
 
@@ -60,7 +61,10 @@ def recipe_to_go_on(
     if isinstance(given, str):
         given = _as_begun(find(given), folder)
     if given is None and not read_meta(folder.database).get("recipe_ref"):
-        raise ConfigError(f"{folder.path}: it was trained from a Recipe object: pass that recipe beside resume")
+        raise ConfigError(
+            f"{folder.path}: it was trained from a Recipe object, which is not in the folder; pass that recipe beside "
+            "resume: treadle.train(RECIPE, resume=RUN), or treadle train FILE.py[:FUNCTION] --resume RUN"
+        )
     recipe = (given or recipe_of(folder.path)).changed(overrides)
     begun = _flat(read_toml(folder.recipe))
     added = _added(begun, recipe)

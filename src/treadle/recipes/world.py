@@ -47,6 +47,23 @@ class World:
     reads: Parser = field(default_factory=HermesParser)
     """JSON tool calls by default; `FencedParser` for code blocks, `PlainParser` for plain text."""
 
+    def __post_init__(self) -> None:
+        """Raise ConfigError for parts that are easily mistaken for what is meant."""
+        if isinstance(self.tasks, list | tuple):
+            raise ConfigError(
+                f"world.tasks: got a {type(self.tasks).__name__}, expected a taskset; set "
+                "tasks=ListTaskset(TRAIN, HELDOUT)"
+            )
+        if not callable(self.env):
+            kind = type(self.env).__name__
+            raise ConfigError(
+                f"world.env: got one {kind}, expected its class, or what else makes a fresh one for each rollout; set "
+                f"env={kind}"
+            )
+        if isinstance(self.reads, type):
+            kind = self.reads.__name__
+            raise ConfigError(f"world.reads: got the class {kind}, expected an object of it; set reads={kind}()")
+
     def taskset(self) -> Taskset:
         """The tasks."""
         return self.tasks
