@@ -48,6 +48,11 @@ seconds, `_share` is 0..1. A key is left out, or None, where there is nothing to
                         | "duplicate" | "unprobed")
     group.trained       group, ticket, version (the one it made), staleness
 
+    group.branched      group, ticket, and what branching did: forks, probes, independent (rollouts in place of forks),
+                        looks, look_tokens, snapshots (taken), snapshots_held and snapshot_bytes (the most at a time),
+                        refused.REASON (rollouts that did not begin)
+    branching.fell_back group, task (the first of a world that cannot be forked; told once)
+
     breaker.opened      family (gets no new tickets), group (that was one too many), failures (in a row), message
                         (of the last one), cool_down_tickets (that close before one is tried again)
     breaker.closed      family, group (in which a rollout worked again)
@@ -63,6 +68,9 @@ seconds, `_share` is 0..1. A key is left out, or None, where there is nothing to
                         solved_share (rollouts whose main part reached the bar, dropped groups included),
                         dropped.REASON (groups), masked.REASON (rollouts that do not train, dropped groups included),
                         loss, grad_norm, lr, tokens_trained, tokens_generated, tokens_per_s (generated),
+                        tokens_sampled (of the batch, failed attempts, probes and looks included), branching.* (as in
+                        group.branched, summed over the groups; of what is held the most),
+                        skew_mean, skew_max (nats between recorded log-probs and the learner's own, of one version),
                         staleness (worst trained token), staleness_mean, stale_tokens (sampled ones of its groups that
                         are past the bound and do not train, where `on_stale` masks them), turns_mean, tokens_mean
                         (sampled per rollout),
@@ -81,6 +89,8 @@ seconds, `_share` is 0..1. A key is left out, or None, where there is nothing to
                         solved_share, path (it stays until another one is the best)
     run.took_back       version (whose weights the run ends with), from_version (the last one), label (of the evaluation
                         that no version did better in), solved, total
+    memory.planned      budget_gb, fixed_gb, fixed.PART_gb, cache_gb, kv_tokens, work_gb, tokens_per_pack
+    memory.relieved     who ("engine" | "learner"), resident_gb, budget_gb, and freed_gb and evicted, or tokens_per_pack
     wait.expired        what (who waited for what, for how long), action
     watchdog.acted      wait (who waited), for (what for), since_s (so many seconds), action ("promote" | "cancel" |
                         "shrink" | "restart")
@@ -90,5 +100,6 @@ seconds, `_share` is 0..1. A key is left out, or None, where there is nothing to
 
 The last two count what was done with a cassette since the run began or was resumed, where there is one:
 cassette.recorded (answers that are new on it), cassette.differing (those of them that are unlike the first answer to
-the same history), cassette.replayed, cassette.missed (answers that were asked for and are not on it).
+the same history), cassette.replayed, cassette.missed (answers that were asked for and are not on it). Where snapshots
+were asked for, they have snapshots_taken, _freed, _held, _bytes, _peak_held, _peak_bytes and snapshots_refused.REASON.
 """
