@@ -37,7 +37,7 @@ def unmet(
         fixed = " or ".join(name for name, kind in AGGREGATIONS.items() if kind.constant_denominator)
         return (
             f"algorithm.aggregation={aggregation.name} contradicts algorithm.rule={rule.name}: its denominator depends "
-            f"on what was sampled, which turns the gradient; set algorithm.aggregation={fixed}"
+            f"on what was sampled, which turns the gradient; set algorithm.aggregation={fixed} and its constant"
         )
     if rule.fanout_before_children and not declared:
         return (

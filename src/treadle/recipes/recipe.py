@@ -86,7 +86,7 @@ class Algorithm:
             raise ConfigError(
                 f"algorithm.shared=node contradicts algorithm.aggregation={self.aggregation.name}: rollouts weigh what "
                 "a random walk gives them, which a denominator that counts rollouts or tokens turns around; set "
-                "algorithm.aggregation=seq_sum_const"
+                "algorithm.aggregation=seq_sum_const and its constant"
             )
         if self.prm is not None and not self.prm.folder:
             raise ConfigError("algorithm.prm.folder: got nothing, expected a folder that `treadle prm RUN` wrote")
