@@ -97,6 +97,11 @@ def test_a_context_beyond_the_model_is_refused(treadle):
     assert "engine.context=4096 contradicts model=tiny, whose context is 1024 tokens" in line
 
 
+def test_more_layers_than_the_model_has_are_refused_before_anything_is_played(treadle):
+    line = refused(treadle, "train", "shell-smoke", "--set", "learner.top_layers=99")
+    assert "learner.top_layers=99 contradicts model=tiny, which has 2 layers" in line
+
+
 def test_prompts_longer_than_the_context_are_said_in_one_line(treadle):
     line = refused(treadle, "train", "shell-smoke", "--set", "limits.max_context=64", "--view", "none", code=1)
     assert "its prompt has" in line

@@ -59,6 +59,7 @@ def compose(
             f"engine.context={recipe.engine.context} contradicts model={recipe.model}, whose context is "
             f"{policy.dims.context} tokens: set engine.context and limits.max_context to at most that"
         )
+    _refuse_depth(recipe, layers=policy.dims.layers)
     renderer = Renderer.load(policy.folder, parser=recipe.world.parser())
     if weights is not None:
         load_weights(policy, weights)
@@ -113,6 +114,19 @@ def _hosts(
 def _use_threads(count: int) -> None:
     torch.set_num_threads(count)
     compute.run(lambda: torch.set_num_threads(count))  # OpenMP asks each thread for itself
+
+
+def _refuse_depth(recipe: Recipe, *, layers: int) -> None:
+    """Raise ConfigError when a learner is to train more layers than the model has."""
+    learners = {"learner": recipe.learner} if recipe.pipeline.updates else {}
+    if recipe.coldstart is not None:
+        learners["coldstart.learner"] = recipe.coldstart.learner
+    for key, learner in learners.items():
+        if learner.top_layers is not None and learner.top_layers > layers:
+            raise ConfigError(
+                f"{key}.top_layers={learner.top_layers} contradicts model={recipe.model}, which has {layers} layers: "
+                f"set {key}.top_layers to at most that, or to none"
+            )
 
 
 def _refuse_chance(maker: Callable[[], Env]) -> None:
