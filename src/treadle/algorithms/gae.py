@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from treadle.algorithms.credit import Scope, TokenCredit
+from treadle.algorithms.credit import Gives, Scope, TokenCredit
 from treadle.algorithms.demanded import noted
 from treadle.algorithms.turns import Turns
 from treadle.core.errors import ConfigError
@@ -32,6 +32,7 @@ class Gae:
     name: ClassVar[str] = "gae"
     needs: ClassVar[frozenset[str]] = frozenset({"value"})
     scope: ClassVar[Scope] = "group"
+    gives: ClassVar[Gives] = "token"
     min_rollouts: ClassVar[int] = 1
 
     gamma: float = 1.0
@@ -67,6 +68,7 @@ class TurnGae:
     name: ClassVar[str] = "turn_gae"
     needs: ClassVar[frozenset[str]] = frozenset({"value"})
     scope: ClassVar[Scope] = "group"
+    gives: ClassVar[Gives] = "token"
     min_rollouts: ClassVar[int] = 1
 
     gamma: float = 1.0
