@@ -140,7 +140,11 @@ class CreditRule(Protocol):
     name: ClassVar[str]
     """Registry name."""
     scope: ClassVar[Scope]
-    """`batch` when a number depends on other groups of the same update: such a rule cannot be streamed."""
+    """`group` when credit is the same whatever other groups are in the update, else `batch`.
+
+    An update has its whole batch, so training need not know. `treadle credit` tells it to whoever reads one group's
+    tree, and `check_credit` holds a rule to it.
+    """
     min_rollouts: ClassVar[int]
     """A group with fewer valid rollouts carries no signal and is dropped, reason `singleton`."""
 
