@@ -129,12 +129,20 @@ class LearnsByRow(Wrong):
         return TokenCredit(advantage=np.zeros(forest.tokens), returns=forest.spread(forest.length.astype(float)))
 
 
+class SaysOtherwise(Wrong):
+    gives: ClassVar = "segment"
+
+    def __call__(self, forest: Forest) -> PathCredit:
+        return PathCredit(advantage=np.zeros(len(forest.rollouts)))
+
+
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
         (CountsRows(), "changed token"), (ReadsTurns(), "changed token"), (ScansContext(), "changed token"),
         (MixesGroups(), "leaving out another group"), (NotFinite(), "finite"), (ReadsOtherValues(), "finite"),
         (CreditsByPlace(), "changed token"), (LearnsByRow(), "cutting actions in two changed token"),
+        (SaysOtherwise(), "it says that it gives 'segment', but its credit is 'rollout'"),
     ],
 )
 def test_the_kit_catches_a_rule_that_breaks_an_invariant(wrong: Wrong, why: str):

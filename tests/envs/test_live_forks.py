@@ -376,11 +376,14 @@ def test_bounds_below_one_are_refused() -> None:
 
 
 async def test_a_cancelled_fork_closes_what_it_made() -> None:
+    begun: list[int] = []
     closed: list[int] = []
 
     class Slow(Dice):
         async def restore(self, snapshot: object) -> None:
-            started.set()
+            begun.append(1)
+            if len(begun) == 2:  # one that is still being made would have nothing to close
+                started.set()
             await asyncio.Event().wait()  # until it is cancelled: that is what this is about
 
         async def close(self) -> None:

@@ -111,6 +111,16 @@ def test_a_rule_that_looks_across_groups_sees_its_batch(run):
     assert ablate(run, [Asked(text="across", rule=AcrossGroups())], group="g1").rules[0].judged == 2
 
 
+def test_it_is_told_whose_numbers_depend_on_groups_that_are_not_shown(run):
+    found = ablate(run, [Asked(text="across", rule=AcrossGroups()), *asked("grpo")], group="g1")
+    assert {name: one["scope"] for name, one in record(found)["rules"].items()} == {"across": "batch", "grpo": "group"}
+    lines = ablation_lines(found, None)
+    (head,) = (number for number, line in enumerate(lines) if line.startswith("rule "))
+    assert [line.split()[:3] for line in lines[head : head + 3]] == [
+        ["rule", "scope", "judged"], ["across", "batch", "2"], ["grpo", "group", "2"]
+    ]
+
+
 @pytest.mark.parametrize(
     ("rule", "why"), [(Blind(), "needs value, which a learner computes"), (Broken(), "got no finite advantage")]
 )

@@ -81,11 +81,6 @@ def test_reward_to_go_is_discounted_once_per_action(hand: Forest) -> None:
     assert hand.togo(0.5).tolist() == [0.125, 0.25, 0.5, 1, 0, 0]
 
 
-def test_prev_gives_the_predecessors_value(hand: Forest) -> None:
-    value = hand.child_mean(hand.returns)
-    assert hand.prev(value, at_root=9.0).tolist() == [9, 0.25, 0.5, 0.5, 0.5, 0.25]
-
-
 def test_action_tokens_of_each_rollout_of_the_hand_tree(hand: Forest) -> None:
     assert hand.rollout_tokens.tolist() == [4, 3, 2]
 

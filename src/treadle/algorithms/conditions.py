@@ -5,6 +5,11 @@ recipe whose parts break one is refused, naming the keys:
 
     constant_denominator     the loss is divided by the same number in every update
     fanout_before_children   how often a tree forks at a node was decided before the node's children were sampled
+
+A third one says which credit it gives, so that a recipe that asks too much of segments that rollouts share is refused
+before anything is played. Without it the first update tells.
+
+    gives                    what has an advantage of its own: `rollout`, `segment`, `weighed segment` or `token`
 """
 
 from __future__ import annotations
@@ -12,7 +17,8 @@ from __future__ import annotations
 from typing import ClassVar, Protocol, runtime_checkable
 
 from treadle.algorithms.aggregation import AGGREGATIONS, Aggregation
-from treadle.algorithms.credit import CreditRule
+from treadle.algorithms.credit import CreditRule, Gives, refusal
+from treadle.algorithms.shared import Shared
 
 
 @runtime_checkable
@@ -22,6 +28,19 @@ class Conditional(Protocol):
     name: ClassVar[str]
     constant_denominator: ClassVar[bool]
     fanout_before_children: ClassVar[bool]
+
+
+@runtime_checkable
+class Telling(Protocol):
+    """A rule that says which credit it gives."""
+
+    name: ClassVar[str]
+    gives: ClassVar[Gives]
+
+
+def unshared(rule: CreditRule, shared: Shared) -> str | None:
+    """Why a rule cannot have this choice for shared segments, as a line; None when it can, or does not tell."""
+    return refusal(shared, rule.gives, rule=f"algorithm.rule={rule.name}") if isinstance(rule, Telling) else None
 
 
 def unmet(

@@ -30,6 +30,8 @@ from treadle.core.errors import one_line
 from treadle.trajectory.forest import Column, Forest
 
 Scope = Literal["group", "batch"]
+Gives = Literal["rollout", "segment", "weighed segment", "token"]
+"""What has an advantage of its own; `weighed segment`: and a weight of its own."""
 PATH_SUM = PathSum()
 
 
@@ -50,6 +52,8 @@ class Collapsed:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PathCredit:
     """One advantage per rollout: flat algorithms, exact on a tree."""
+
+    gives: ClassVar[Gives] = "rollout"
 
     advantage: Column
     """[R] in the order of `forest.rollouts`."""
@@ -78,6 +82,11 @@ class NodeCredit:
     weight: Column | None = None
     """[N] how much each segment counts, >= 0, whoever shares it; None leaves it to `shared`."""
 
+    @property
+    def gives(self) -> Gives:
+        """Whether it weighs its segments."""
+        return "segment" if self.weight is None else "weighed segment"
+
     def collapse(self, forest: Forest, weight: Column, shared: Shared = PATH_SUM) -> Collapsed:
         """The advantage times what `shared` makes of the weights [R] of the rollouts through the segment.
 
@@ -86,7 +95,7 @@ class NodeCredit:
         """
         _expect("advantage", self.advantage, len(forest))
         _expect("weight", weight, len(forest.rollouts))
-        _refuse(shared, "one advantage per segment", weighs=self.weight is not None)
+        _refuse(shared, self.gives)
         if self.weight is None:
             through = shared.through(forest, weight)
         else:
@@ -98,6 +107,8 @@ class NodeCredit:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TokenCredit:
     """One advantage per token: rules with a value function or a penalty on every token."""
+
+    gives: ClassVar[Gives] = "token"
 
     advantage: Column
     """[T]; values on tokens that are not of an action are ignored."""
@@ -111,7 +122,7 @@ class TokenCredit:
         """
         _expect("advantage", self.advantage, forest.tokens)
         _expect("weight", weight, len(forest.rollouts))
-        _refuse(shared, "one advantage per token", weighs=False)
+        _refuse(shared, self.gives)
         mass = forest.spread(np.where(forest.action, shared.through(forest, weight), 0.0))
         return replace(_collapsed(np.where(mass > 0, self.advantage, 0.0), mass), returns=self.returns)
 
@@ -122,13 +133,18 @@ Credit: TypeAlias = PathCredit | NodeCredit | TokenCredit
 class CreditRule(Protocol):
     """A pure function of a forest.
 
-    A rule raises ValueError for a forest that it cannot judge (a missing column); it never drops rollouts itself.
+    A rule raises ValueError for a forest that it cannot judge (a missing column); it never drops rollouts itself. What
+    more it may say of itself stands in `conditions.py`.
     """
 
     name: ClassVar[str]
     """Registry name."""
     scope: ClassVar[Scope]
-    """`batch` when a number depends on other groups of the same update: such a rule cannot be streamed."""
+    """`group` when credit is the same whatever other groups are in the update, else `batch`.
+
+    An update has its whole batch, so training need not know. `treadle credit` tells it to whoever reads one group's
+    tree, and `check_credit` holds a rule to it.
+    """
     min_rollouts: ClassVar[int]
     """A group with fewer valid rollouts carries no signal and is dropped, reason `singleton`."""
 
@@ -201,18 +217,25 @@ def _said(rule: CreditRule, error: Exception) -> str:
     return f"algorithm.rule={rule.name}: {kind}{said}{place}"
 
 
-def _refuse(shared: Shared, credit: str, *, weighs: bool) -> None:
-    """Raise ValueError when a credit with one advantage per segment or token cannot have this."""
-    if shared.chooses:
-        raise ValueError(
-            f"algorithm.shared={shared.name}: got a rule with {credit}, expected one with an advantage per rollout to "
-            "choose from; set algorithm.shared=mean"
+def refusal(shared: Shared, gives: Gives, *, rule: str = "a rule") -> str | None:
+    """Why this choice cannot be had with such credit, in one line; None when it can. `rule` says whose credit it is."""
+    if gives == "weighed segment" and shared.overrules:
+        return (
+            f"algorithm.shared={shared.name}: got {rule} with a weight of its own for each segment, expected a rule "
+            "that leaves open how much they count; set algorithm.shared=path_sum"
         )
-    if weighs and shared.overrules:
-        raise ValueError(
-            f"algorithm.shared={shared.name}: got a rule that says itself how much each segment counts, expected one "
-            "that leaves it open; set algorithm.shared=path_sum"
+    if gives != "rollout" and shared.chooses:
+        return (
+            f"algorithm.shared={shared.name}: got {rule} with one advantage per {gives}, expected a rule with one per "
+            "rollout to choose from; set algorithm.shared=mean"
         )
+    return None
+
+
+def _refuse(shared: Shared, gives: Gives) -> None:
+    """Raise ValueError when a credit cannot have this."""
+    if (line := refusal(shared, gives)) is not None:
+        raise ValueError(line)
 
 
 def _collapsed(advantage: Column, mass: Column) -> Collapsed:

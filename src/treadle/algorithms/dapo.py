@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from treadle.algorithms.credit import PathCredit, Scope
+from treadle.algorithms.credit import Gives, PathCredit, Scope
 from treadle.core.errors import ConfigError
 from treadle.trajectory.forest import Column, Forest, Index, center
 
@@ -26,6 +26,7 @@ class Dapo:
     name: ClassVar[str] = "dapo"
     needs: ClassVar[frozenset[str]] = frozenset()
     scope: ClassVar[Scope] = "group"
+    gives: ClassVar[Gives] = "rollout"
     min_rollouts: ClassVar[int] = 2
 
     longest: int | None = None

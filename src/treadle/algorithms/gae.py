@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from treadle.algorithms.credit import Scope, TokenCredit
+from treadle.algorithms.credit import Gives, Scope, TokenCredit
 from treadle.algorithms.demanded import noted
 from treadle.algorithms.turns import Turns
 from treadle.core.errors import ConfigError
@@ -23,24 +23,35 @@ from treadle.trajectory.forest import Column, Forest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gae:
+class _Estimated:
+    """What both rules say of themselves, and what they are set with."""
+
+    name: ClassVar[str]
+    needs: ClassVar[frozenset[str]] = frozenset({"value"})
+    scope: ClassVar[Scope] = "group"
+    gives: ClassVar[Gives] = "token"
+    min_rollouts: ClassVar[int] = 1
+
+    gamma: float = 1.0
+    """Discount per step: an action token (`gae`), or an action (`turn_gae`)."""
+    lam: float = 0.95
+    """0 trusts the next value alone, 1 the rewards alone."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.gamma <= 1:
+            raise ConfigError(f"{self.name}.gamma: got {self.gamma}, expected 0 < gamma <= 1")
+        if not 0 <= self.lam <= 1:
+            raise ConfigError(f"{self.name}.lam: got {self.lam}, expected 0 <= lam <= 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gae(_Estimated):
     """d_j = r_j + gamma V_{j+1} - V_j, A_j = d_j + gamma lam A_{j+1}, over action tokens (1506.02438).
 
     V on a token is the value of the state before it.
     """
 
     name: ClassVar[str] = "gae"
-    needs: ClassVar[frozenset[str]] = frozenset({"value"})
-    scope: ClassVar[Scope] = "group"
-    min_rollouts: ClassVar[int] = 1
-
-    gamma: float = 1.0
-    """Discount per action token."""
-    lam: float = 0.95
-    """0 trusts the next value alone, 1 the rewards alone."""
-
-    def __post_init__(self) -> None:
-        _check(self.name, gamma=self.gamma, lam=self.lam)
 
     def __call__(self, forest: Forest) -> TokenCredit:
         """Advantage and return of every token. Raises ValueError when an action token has no value."""
@@ -58,24 +69,13 @@ class Gae:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TurnGae:
+class TurnGae(_Estimated):
     """The same with an action as one step: V on its first token, its whole reward (2504.20073 has the idea).
 
     All tokens of an action have its advantage; the value head learns at first tokens.
     """
 
     name: ClassVar[str] = "turn_gae"
-    needs: ClassVar[frozenset[str]] = frozenset({"value"})
-    scope: ClassVar[Scope] = "group"
-    min_rollouts: ClassVar[int] = 1
-
-    gamma: float = 1.0
-    """Discount per action."""
-    lam: float = 0.95
-    """0 trusts the next value alone, 1 the rewards alone."""
-
-    def __post_init__(self) -> None:
-        _check(self.name, gamma=self.gamma, lam=self.lam)
 
     def __call__(self, forest: Forest) -> TokenCredit:
         """Advantage of every token, return of every first one. Raises ValueError when one of those has no value."""
@@ -125,10 +125,3 @@ def token_gae(
             next_value[after[row]] += v
             next_advantage[after[row]] += a
     return np.array(out, dtype=np.float64)
-
-
-def _check(rule: str, *, gamma: float, lam: float) -> None:
-    if not 0 < gamma <= 1:
-        raise ConfigError(f"{rule}.gamma: got {gamma}, expected 0 < gamma <= 1")
-    if not 0 <= lam <= 1:
-        raise ConfigError(f"{rule}.lam: got {lam}, expected 0 <= lam <= 1")

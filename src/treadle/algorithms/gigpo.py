@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from treadle.algorithms.credit import NodeCredit, Scope
+from treadle.algorithms.credit import Gives, NodeCredit, Scope
 from treadle.algorithms.turns import Turns
 from treadle.core.errors import ConfigError
 from treadle.trajectory.forest import Forest, center
@@ -29,6 +29,7 @@ class GiGpo:
     name: ClassVar[str] = "gigpo"
     needs: ClassVar[frozenset[str]] = frozenset()
     scope: ClassVar[Scope] = "batch"
+    gives: ClassVar[Gives] = "segment"
     min_rollouts: ClassVar[int] = 2
 
     omega: float = 1.0

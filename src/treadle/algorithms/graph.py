@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from treadle.algorithms.credit import NodeCredit, Scope
+from treadle.algorithms.credit import Gives, NodeCredit, Scope
 from treadle.algorithms.turns import Turns
 from treadle.core.errors import ConfigError
 from treadle.trajectory.forest import Column, Forest, Index
@@ -30,6 +30,7 @@ class Graph:
     name: ClassVar[str] = "graph"
     needs: ClassVar[frozenset[str]] = frozenset()
     scope: ClassVar[Scope] = "batch"
+    gives: ClassVar[Gives] = "segment"
     min_rollouts: ClassVar[int] = 2
 
     success: float = 1.0

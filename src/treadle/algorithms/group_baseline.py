@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from treadle.algorithms.credit import PathCredit, Scope
+from treadle.algorithms.credit import Gives, PathCredit, Scope
 from treadle.algorithms.demanded import lacks
 from treadle.core.errors import ConfigError
 from treadle.trajectory.forest import Forest, center
@@ -24,6 +24,7 @@ class Grpo:
     name: ClassVar[str] = "grpo"
     needs: ClassVar[frozenset[str]] = frozenset()
     scope: ClassVar[Scope] = "group"
+    gives: ClassVar[Gives] = "rollout"
     min_rollouts: ClassVar[int] = 2
 
     std: bool = True
@@ -47,6 +48,7 @@ class DrGrpo:
     name: ClassVar[str] = "dr_grpo"
     needs: ClassVar[frozenset[str]] = frozenset()
     scope: ClassVar[Scope] = "group"
+    gives: ClassVar[Gives] = "rollout"
     min_rollouts: ClassVar[int] = 2
 
     def __call__(self, forest: Forest) -> PathCredit:
@@ -61,6 +63,7 @@ class Rloo:
     name: ClassVar[str] = "rloo"
     needs: ClassVar[frozenset[str]] = frozenset()
     scope: ClassVar[Scope] = "group"
+    gives: ClassVar[Gives] = "rollout"
     min_rollouts: ClassVar[int] = 2
 
     def __call__(self, forest: Forest) -> PathCredit:
@@ -75,6 +78,7 @@ class Opo:
     name: ClassVar[str] = "opo"
     needs: ClassVar[frozenset[str]] = frozenset()
     scope: ClassVar[Scope] = "group"
+    gives: ClassVar[Gives] = "rollout"
     min_rollouts: ClassVar[int] = 2
 
     def __call__(self, forest: Forest) -> PathCredit:
@@ -92,6 +96,7 @@ class MaxRl:
     name: ClassVar[str] = "max_rl"
     needs: ClassVar[frozenset[str]] = frozenset()
     scope: ClassVar[Scope] = "group"
+    gives: ClassVar[Gives] = "rollout"
     min_rollouts: ClassVar[int] = 2
 
     eps: float = 1e-6

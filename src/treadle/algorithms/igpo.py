@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from treadle.algorithms.credit import NodeCredit, Scope
+from treadle.algorithms.credit import Gives, NodeCredit, Scope
 from treadle.algorithms.demanded import lacks, noted
 from treadle.algorithms.moments import standardised
 from treadle.algorithms.turns import Turns
@@ -31,6 +31,7 @@ class IgPo:
     name: ClassVar[str] = "igpo"
     needs: ClassVar[frozenset[str]] = frozenset({"answer_prob"})
     scope: ClassVar[Scope] = "group"
+    gives: ClassVar[Gives] = "segment"
     min_rollouts: ClassVar[int] = 2
 
     gamma: float = 1.0

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from treadle.algorithms.credit import NodeCredit, Scope
+from treadle.algorithms.credit import Gives, NodeCredit, Scope
 from treadle.trajectory.forest import Forest
 
 
@@ -18,6 +18,7 @@ class Imitation:
     name: ClassVar[str] = "imitation"
     needs: ClassVar[frozenset[str]] = frozenset()
     scope: ClassVar[Scope] = "group"
+    gives: ClassVar[Gives] = "weighed segment"
     min_rollouts: ClassVar[int] = 1
 
     def __call__(self, forest: Forest) -> NodeCredit:

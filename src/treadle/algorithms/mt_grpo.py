@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from treadle.algorithms.credit import NodeCredit, Scope
+from treadle.algorithms.credit import Gives, NodeCredit, Scope
 from treadle.algorithms.demanded import lacks
 from treadle.algorithms.moments import standardised
 from treadle.algorithms.turns import Turns
@@ -29,6 +29,7 @@ class MtGrpo:
     name: ClassVar[str] = "mt_grpo"
     needs: ClassVar[frozenset[str]] = frozenset()
     scope: ClassVar[Scope] = "group"
+    gives: ClassVar[Gives] = "segment"
     min_rollouts: ClassVar[int] = 2
 
     turn: float = 1.0

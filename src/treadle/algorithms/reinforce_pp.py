@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from treadle.algorithms.credit import PathCredit, Scope, TokenCredit
+from treadle.algorithms.credit import Gives, PathCredit, Scope, TokenCredit
 from treadle.algorithms.demanded import noted
 from treadle.algorithms.gae import token_gae
 from treadle.algorithms.moments import moments
@@ -29,6 +29,7 @@ class ReinforcePP:
 
     name: ClassVar[str] = "reinforce_pp"
     scope: ClassVar[Scope] = "batch"
+    gives: ClassVar[Gives] = "token"
     min_rollouts: ClassVar[int] = 1
 
     beta: float = 0.0
@@ -72,6 +73,7 @@ class ReinforcePPBaseline:
     name: ClassVar[str] = "reinforce_pp_baseline"
     needs: ClassVar[frozenset[str]] = frozenset()
     scope: ClassVar[Scope] = "batch"
+    gives: ClassVar[Gives] = "rollout"
     min_rollouts: ClassVar[int] = 2
 
     def __call__(self, forest: Forest) -> PathCredit:

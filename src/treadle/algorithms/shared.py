@@ -13,7 +13,8 @@ Where nothing is shared the first three are one. `node` weighs the n rollouts of
 
 A rule that gives a segment one advantage, whoever runs through it, still leaves open how much it counts: the same four,
 but for `first`, which has nothing to choose from. A rule that says itself how much each segment counts (`imitation`,
-`tree_pg`) keeps its weights under `path_sum` and `node`, and refuses the others.
+`tree_pg`) keeps its weights under `path_sum` and `node`, and refuses the others. A recipe refuses by what a rule says
+that it gives (`conditions.py`), an update by what it gave (`credit.refusal` has the line for both).
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from treadle.algorithms.credit import NodeCredit, Scope
+from treadle.algorithms.credit import Gives, NodeCredit, Scope
 from treadle.core.errors import ConfigError
 from treadle.trajectory.forest import Column, Forest
 
@@ -33,6 +33,7 @@ class TreePg:
     name: ClassVar[str] = "tree_pg"
     needs: ClassVar[frozenset[str]] = frozenset()
     scope: ClassVar[Scope] = "group"
+    gives: ClassVar[Gives] = "weighed segment"
     min_rollouts: ClassVar[int] = 2
     constant_denominator: ClassVar[bool] = True
     fanout_before_children: ClassVar[bool] = True

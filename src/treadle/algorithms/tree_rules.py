@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from treadle.algorithms.credit import NodeCredit, PathCredit, Scope
+from treadle.algorithms.credit import Gives, NodeCredit, PathCredit, Scope
 from treadle.algorithms.turns import Turns
 from treadle.core.errors import ConfigError
 from treadle.trajectory.forest import Forest, center
@@ -28,6 +28,7 @@ class TreeGrpo:
     name: ClassVar[str] = "tree_grpo"
     needs: ClassVar[frozenset[str]] = frozenset()
     scope: ClassVar[Scope] = "group"
+    gives: ClassVar[Gives] = "rollout"
     min_rollouts: ClassVar[int] = 2
 
     eps: float = 1e-6
@@ -59,6 +60,7 @@ class TreeRl:
     name: ClassVar[str] = "treerl"
     needs: ClassVar[frozenset[str]] = frozenset()
     scope: ClassVar[Scope] = "group"
+    gives: ClassVar[Gives] = "segment"
     min_rollouts: ClassVar[int] = 2
 
     def __call__(self, forest: Forest) -> NodeCredit:
@@ -80,6 +82,7 @@ class SpoTree:
     name: ClassVar[str] = "spo_tree"
     needs: ClassVar[frozenset[str]] = frozenset()
     scope: ClassVar[Scope] = "group"
+    gives: ClassVar[Gives] = "segment"
     min_rollouts: ClassVar[int] = 2
 
     def __call__(self, forest: Forest) -> NodeCredit:
@@ -99,6 +102,7 @@ class TreeRpo:
     name: ClassVar[str] = "treerpo"
     needs: ClassVar[frozenset[str]] = frozenset()
     scope: ClassVar[Scope] = "group"
+    gives: ClassVar[Gives] = "segment"
     min_rollouts: ClassVar[int] = 2
 
     eps: float = 1e-6

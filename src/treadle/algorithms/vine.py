@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from treadle.algorithms.credit import NodeCredit, Scope
+from treadle.algorithms.credit import Gives, NodeCredit, Scope
 from treadle.algorithms.demanded import lacks
 from treadle.algorithms.turns import Turns
 from treadle.trajectory.forest import Column, Forest
@@ -27,6 +27,7 @@ class Vine:
     name: ClassVar[str] = "vine"
     needs: ClassVar[frozenset[str]] = frozenset()
     scope: ClassVar[Scope] = "group"
+    gives: ClassVar[Gives] = "segment"
     min_rollouts: ClassVar[int] = 1
 
     def __call__(self, forest: Forest) -> NodeCredit:

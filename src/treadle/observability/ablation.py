@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from treadle.algorithms.aggregation import SeqSumConst
-from treadle.algorithms.credit import CreditRule, assign
+from treadle.algorithms.credit import CreditRule, Scope, assign
 from treadle.algorithms.rules import RULES
 from treadle.core.config import apply, did_you_mean, read_sets
 from treadle.core.errors import ConfigError, StoreError, one_line
@@ -69,6 +69,8 @@ class Verdicts:
     """What one rule said of all actions, M of them in all batches."""
 
     text: str
+    scope: Scope
+    """`batch`: what it says of a group depends on the others of its batch."""
     advantage: Column
     """[M] mean over the rollouts, or the tokens, of the action; NaN where the rule did not judge."""
     mass: Column
@@ -230,8 +232,9 @@ class _Rule:
     def done(self) -> Verdicts:
         """All of it."""
         return Verdicts(
-            text=self.asked.text, advantage=np.concatenate(self.advantage), mass=np.concatenate(self.mass),
-            judged=self.judged, dead=self.dead, singletons=self.singletons, reasons=dict(self.reasons),
+            text=self.asked.text, scope=self.asked.rule.scope, advantage=np.concatenate(self.advantage),
+            mass=np.concatenate(self.mass), judged=self.judged, dead=self.dead, singletons=self.singletons,
+            reasons=dict(self.reasons),
         )
 
 

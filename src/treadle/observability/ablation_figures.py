@@ -63,9 +63,9 @@ def record(found: Ablation) -> dict[str, object]:
 def _rule(found: Ablation, rule: Verdicts) -> dict[str, object]:
     said: dict[str, object] = {"cannot_judge": dict(rule.reasons)} if rule.reasons else {}
     if rule.silent:
-        return {"judged": 0, "singletons": rule.singletons, **said}
+        return {"scope": rule.scope, "judged": 0, "singletons": rule.singletons, **said}
     return {
-        "judged": rule.judged, "dead": rule.dead, "singletons": rule.singletons,
+        "scope": rule.scope, "judged": rule.judged, "dead": rule.dead, "singletons": rule.singletons,
         "signal_by_turn": {str(turn): share for turn, share in signal_by_turn(found, rule).items()}, **said,
     }
 

@@ -25,7 +25,7 @@ def ablation_lines(found: Ablation, decode: Decode | None) -> list[str]:
 
 def _rules(found: Ablation) -> Iterator[str]:
     wide = max(len(rule.text) for rule in found.rules)
-    yield f"{'rule':<{wide}}  {'judged':>7} {'dead':>6} {'single':>6}  signal by turn"
+    yield f"{'rule':<{wide}}  scope {'judged':>7} {'dead':>6} {'single':>6}  signal by turn"
     for rule in found.rules:
         if rule.silent:
             why = "; ".join(rule.reasons) or "every group has fewer valid rollouts than it compares"
@@ -36,7 +36,7 @@ def _rules(found: Ablation) -> Iterator[str]:
         if len(shares) > TURNS:
             told.append(f"later: {sum(list(shares.values())[TURNS:]):.0%}")
         yield (
-            f"{rule.text:<{wide}}  {rule.judged:>7} {rule.dead:>6} {rule.singletons:>6}  "
+            f"{rule.text:<{wide}}  {rule.scope:<5} {rule.judged:>7} {rule.dead:>6} {rule.singletons:>6}  "
             f"{', '.join(told) or 'none: all credit is 0'}"
         )
         for why, times in rule.reasons.items():

@@ -18,7 +18,7 @@ from treadle.agents.branchings import BRANCHING
 from treadle.agents.demonstrator import DemonstrationPlan
 from treadle.agents.limits import Rewards, RolloutLimits
 from treadle.algorithms.aggregation import AGGREGATIONS, Aggregation, SeqSumConst, TokenMean
-from treadle.algorithms.conditions import unmet
+from treadle.algorithms.conditions import unmet, unshared
 from treadle.algorithms.corrections import CORRECTIONS, Correction
 from treadle.algorithms.credit import CreditRule
 from treadle.algorithms.group_baseline import Grpo
@@ -88,6 +88,8 @@ class Algorithm:
                 "a random walk gives them, which a denominator that counts rollouts or tokens turns around; set "
                 "algorithm.aggregation=seq_sum_const and its constant"
             )
+        if (contradiction := unshared(self.rule, self.shared)) is not None:
+            raise ConfigError(contradiction)
         if self.prm is not None and not self.prm.folder:
             raise ConfigError("algorithm.prm.folder: got nothing, expected a folder that `treadle prm RUN` wrote")
         if unknown := sorted(self.rule.needs - COLUMNS):

@@ -16,6 +16,7 @@ from itertools import count
 import numpy as np
 
 from treadle.algorithms.aggregation import Aggregation, TokenMean
+from treadle.algorithms.conditions import Telling
 from treadle.algorithms.credit import Collapsed, CreditRule, TokenCredit
 from treadle.algorithms.shared import PathSum, Shared
 from treadle.core.outcome import Origin, failure
@@ -132,6 +133,9 @@ class _Case:
         forest = plant(forest, self._rule.needs)
         weight, denominator = self._trial.aggregation.weights(forest)
         credit = self._rule(forest)
+        if isinstance(self._rule, Telling) and self._rule.gives != credit.gives:
+            said = self._rule.gives
+            raise AssertionError(f"{self._where}: it says that it gives {said!r}, but its credit is {credit.gives!r}")
         collapsed = credit.collapse(forest, weight, self._trial.shared)
         self._signs(forest, collapsed)
         returns = credit.returns if isinstance(credit, TokenCredit) else None

@@ -279,10 +279,6 @@ class Forest:
         start = np.where(roots, 1.0 / np.maximum(per_group[self.group], 1), 0.0)
         return scans.walk(self._time, self._fan, start)
 
-    def prev(self, x: Column, *, at_root: float = 0.0) -> Column:
-        """The time predecessor's value; `at_root` for rows without one."""
-        return np.where(self.after >= 0, np.asarray(x, dtype=np.float64)[self.after], at_root)
-
     @cached_property
     def begins(self) -> Mask:
         """Rows where an action begins. A row that goes on with the action before it, in one turn, begins none."""

@@ -5,55 +5,39 @@ when long. A turn without a block ends the rollout and is the final message. Eve
 first block counts. A block that was never closed is not run, and the model is told so. Scoring happens on the host's
 side: the scene's check sees the last output, the final message, and the workspace through the safe reader.
 
-Forks are native: the files and the state of the shell, written into a sandbox of the fork's own.
+The sandbox, and how the episode forks with it, are those of `SandboxedEnv`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
-from typing import ClassVar
 
 from treadle.core.actions import Action, CodeBlock
 from treadle.core.messages import Message, system, user
 from treadle.envs.bubblewrap import BubblewrapSandbox
-from treadle.envs.env import Env, EnvContext, Fork
+from treadle.envs.env import EnvContext
 from treadle.envs.grading import Kind, listing, read_bytes
-from treadle.envs.image import Image
-from treadle.envs.sandbox import CommandResult, Sandbox
+from treadle.envs.sandbox import Sandbox
+from treadle.envs.sandboxed import NOT_CLOSED, SandboxedEnv, answer, observation
 from treadle.envs.shell.checks import Evidence, Tree
-from treadle.envs.shell.family import Scene
 from treadle.envs.shell.taskset import scene
-from treadle.envs.step import Step, ToolResult
+from treadle.envs.step import Step
 from treadle.envs.task import Task
 
 SYSTEM_PROMPT = (
     "Solve the task in a Linux shell. Write one command in a ```bash block; you see its output. "
     "When done, answer without a block."
 )
-NOT_CLOSED = "The block was not closed, so nothing was run."
 NOT_BASH = "Only a ```bash block is run."
 _LANGUAGES = frozenset({"bash", "sh", ""})
-_HEAD_CHARS, _TAIL_CHARS = 100, 60
 _FILE_BYTES = 1 << 18
 _ENTRIES = 256
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShellState:
-    """Where an episode of the shell stands."""
-
-    task: Task
-    image: Image
-    output: str
-    commands: int
-
-
-class ShellEnv(Env):
+class ShellEnv(SandboxedEnv):
     """A task of `ShellTaskset` in a sandbox of its own."""
 
-    fork: ClassVar[Fork] = Fork.NATIVE
     max_turns = 4
 
     def __init__(
@@ -61,22 +45,18 @@ class ShellEnv(Env):
         state_keys: bool = False,
     ) -> None:
         """`state_keys` names the state after every turn: the files and the last output, by digest."""
-        self._make_sandbox = make_sandbox
-        self._timeout_s = command_timeout_s
+        super().__init__(make_sandbox, command_timeout_s=command_timeout_s)
         self._state_keys = state_keys
-        self._sandbox: Sandbox | None = None
         self._task: Task | None = None
-        self._scene: Scene | None = None
         self._output = ""
         self._statement = ""
         self._commands = 0
 
     async def reset(self, task: Task, ctx: EnvContext) -> Sequence[Message]:
         """Start the sandbox and fill its workspace."""
-        self._task, self._scene = task, scene(task)
-        self._sandbox = self._make_sandbox()
-        await self._sandbox.start()
-        await self._sandbox.write_files(self._scene.files, folders=sorted(self._scene.folders))
+        self._task, shown = task, scene(task)
+        sandbox = await self.open_sandbox()
+        await sandbox.write_files(shown.files, folders=sorted(shown.folders))
         return [system(SYSTEM_PROMPT), user(task.prompt)]
 
     async def step(self, action: Action) -> Step:
@@ -87,54 +67,29 @@ class ShellEnv(Env):
         block = action.blocks[0]
         refusal = _refusal(block)
         if refusal:
-            refused = ToolResult(call=None, content=refusal, error=True)
-            return Step(messages=(user(refusal),), results=(refused,), state_key=self._state())
-        assert self._sandbox is not None, "step before reset"
-        result = await self._sandbox.run(block.code, timeout_s=self._timeout_s)
+            return answer(refusal, error=True, state_key=self._state())
+        result = await self.ran(block.code)
         self._output = result.output
         self._commands += 1
-        seen = observation(result)
-        done = ToolResult(call=None, content=seen, error=result.status != 0, seconds=result.seconds)
-        return Step(messages=(user(seen),), results=(done,), state_key=self._state())
+        return answer(
+            observation(result), error=result.status != 0, seconds=result.seconds, state_key=self._state()
+        )
 
     async def score(self) -> Mapping[str, float]:
         """`correct`: 1 when the scene's check passes, else 0."""
-        assert self._scene is not None, "score before reset"
-        assert self._sandbox is not None, "score before reset"
+        assert self._task is not None, "score before reset"
         evidence = Evidence(
-            output=self._output, statement=self._statement, commands=self._commands, tree=look(self._sandbox)
+            output=self._output, statement=self._statement, commands=self._commands, tree=look(self.sandbox)
         )
-        return {"correct": float(self._scene.check.passes(evidence))}
+        return {"correct": float(scene(self._task).check.passes(evidence))}
 
     def _state(self) -> str | None:
         """What the files and the last output are; what only the shell holds (its folder, variables) is not in it."""
         if not self._state_keys:
             return None
-        assert self._sandbox is not None, "a state before reset"
-        tree = look(self._sandbox)
+        tree = look(self.sandbox)
         parts = (sorted(tree.files.items()), sorted(tree.modes.items()), sorted(tree.folders), sorted(tree.odd))
         return blake2b(repr((parts, self._output)).encode(), digest_size=16).hexdigest()
-
-    async def snapshot(self) -> ShellState:
-        """Files, shell and what scoring needs."""
-        assert self._sandbox is not None, "snapshot before reset"
-        assert self._task is not None, "snapshot before reset"
-        image = await self._sandbox.snapshot()
-        return ShellState(task=self._task, image=image, output=self._output, commands=self._commands)
-
-    async def restore(self, snapshot: ShellState) -> None:
-        """Start a sandbox with these files and this shell."""
-        await self.close()
-        self._task, self._scene = snapshot.task, scene(snapshot.task)
-        self._output, self._statement, self._commands = snapshot.output, "", snapshot.commands
-        self._sandbox = self._make_sandbox()
-        await self._sandbox.start()
-        await self._sandbox.restore(snapshot.image)
-
-    async def close(self) -> None:
-        """Free the sandbox."""
-        if self._sandbox is not None:
-            await self._sandbox.close()
 
 
 def _refusal(block: CodeBlock) -> str:
@@ -142,30 +97,6 @@ def _refusal(block: CodeBlock) -> str:
     if block.language not in _LANGUAGES:
         return NOT_BASH
     return "" if block.closed else NOT_CLOSED
-
-
-def observation(result: CommandResult) -> str:
-    """What the model reads: the output, cut in the middle, then what else there is to know about the command."""
-    text = result.output.rstrip("\n")
-    notes = []
-    if result.killed:
-        notes.append(f"[killed: {result.killed}]")
-    elif result.status:
-        notes.append(f"[exit {result.status}]")
-    if result.restarted:
-        notes.append("[shell restarted]")
-    if not text and not notes:
-        return "(no output)"
-    return "\n".join([_cut(text, result.dropped_bytes), *notes] if text else notes)
-
-
-def _cut(text: str, dropped_bytes: int) -> str:
-    """Head and tail of a long text, with the number of bytes that are missing between or after them."""
-    if len(text) <= _HEAD_CHARS + _TAIL_CHARS:
-        return text if not dropped_bytes else f"{text}\n[{dropped_bytes} more bytes]"
-    head, tail = text[:_HEAD_CHARS], text[-_TAIL_CHARS:]
-    missing = len(text[_HEAD_CHARS:-_TAIL_CHARS].encode()) + dropped_bytes
-    return f"{head}\n[... {missing} bytes ...]\n{tail}"
 
 
 def look(sandbox: Sandbox) -> Tree:
