@@ -96,9 +96,8 @@ def ratio(us: dict[str, float], them: dict[str, float]) -> dict[str, float]:
 def _served(python: str, folder: str, dtype: str, args: argparse.Namespace) -> Side:
     """vLLM with the model loaded. Raises SideEnded."""
     note(f"vLLM in {dtype}")
-    side = Side(
-        f"vLLM in {dtype}", [python, "-m", "bench.decode_vllm"], limit_s=VLLM_S, environment=environment(PYTHONPATH=ROOT)
-    )
+    command = [python, "-m", "bench.decode_vllm"]
+    side = Side(f"vLLM in {dtype}", command, limit_s=VLLM_S, environment=environment(PYTHONPATH=ROOT))
     with ExitStack() as stack:
         stack.enter_context(side)
         side.ask("load", folder=folder, dtype=dtype, rows=args.groups * args.size)
