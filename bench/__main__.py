@@ -9,8 +9,8 @@ import sys
 
 NAMES = (
     "main_job", "fresh_install", "ledger", "canary", "kill_resume", "faults", "schedule_sim", "deterministic",
-    "decode", "multi_turn", "closed_loop", "rollout_overhead", "limits", "tree_update", "scans", "fork", "tree_bias",
-    "branching",
+    "decode", "multi_turn", "closed_loop", "rollout_overhead", "limits", "mixed", "tree_update", "scans", "fork",
+    "tree_bias", "branching",
 )
 """Modules of this package that are benchmarks."""
 

@@ -52,8 +52,8 @@ def run(args: argparse.Namespace) -> dict[str, object]:
     """The record. Peak and update alternate."""
     policy = Policy.load(args.model)
     learner = Learner(policy, LearnerConfig(lr=1e-9, max_skew=None))
-    packs = _packs(policy, args, budget=learner.config.tokens_per_pack)
-    flops = counted(policy, _packs(policy, args, budget=1 << 30))  # one pack of all: nothing stands in it twice
+    packs = packs_of(policy, args, budget=learner.config.tokens_per_pack)
+    flops = counted(policy, packs_of(policy, args, budget=1 << 30))  # one pack of all: nothing stands in it twice
     learner.update(packs, PpoClip())
     peaks, seconds = [], []
     for _ in range(args.repeats):
@@ -71,11 +71,11 @@ def run(args: argparse.Namespace) -> dict[str, object]:
     }
 
 
-def peak() -> float:
-    """The best rate of float32 products, by either library that PyTorch carries, in operations per second."""
+def peak(dtype: torch.dtype = torch.float32) -> float:
+    """The best rate of products, by either library that PyTorch carries, in operations per second."""
 
     def tried(rows: int, depth: int, columns: int) -> float:
-        left, right = torch.randn(rows, depth), torch.randn(columns, depth)
+        left, right = torch.randn(rows, depth).to(dtype), torch.randn(columns, depth).to(dtype)
         best = float("inf")
         for _ in range(5):
             for product in (torch.nn.functional.linear, multiply):
@@ -104,7 +104,7 @@ def _pairs(batch: PackedBatch) -> int:
     return int((batch.pos + 1).sum())
 
 
-def _packs(policy: Policy, args: argparse.Namespace, *, budget: int) -> list[PackedBatch]:
+def packs_of(policy: Policy, args: argparse.Namespace, *, budget: int) -> list[PackedBatch]:
     """Groups of one turn whose rollouts differ from the first token on."""
     random = np.random.default_rng(0)
     groups = []

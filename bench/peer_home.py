@@ -4,7 +4,8 @@
 
 A peer's packages are pinned in `bench/peers/NAME.txt`; torch is the project's own, by `constraints.txt`. The folder's
 name holds a digest of both files, so that another pin is another environment. It is complete when its marker is there,
-which is written last; a half-made one is made anew.
+which is written last; a half-made one is made anew. A line `# without: PACKAGE ...` of the list names what pip installs
+with the peer and must go again.
 """
 
 from __future__ import annotations
@@ -30,6 +31,12 @@ def pins(name: str) -> Path:
     return ROOT / "bench" / "peers" / f"{name}.txt"
 
 
+def without(name: str) -> list[str]:
+    """Packages that come with a peer and must go again."""
+    told = (line.removeprefix("# without:") for line in pins(name).read_text().splitlines() if "# without:" in line)
+    return [package for packages in told for package in packages.split()]
+
+
 def home(name: str) -> Path:
     """Where a peer's virtual environment is, or would be."""
     digest = hashlib.blake2b(digest_size=6)
@@ -48,13 +55,14 @@ def python_of(name: str, *, create: bool) -> tuple[Path | None, str]:
     if not create:
         return None, f"{name} is not installed; --with-peers installs it"
     discard(folder)
-    for command in (
+    pip = [str(python), "-m", "pip"]
+    commands = [
         [sys.executable, "-m", "venv", str(folder)],
-        [
-            str(python), "-m", "pip", "install", "-qq", "--no-input", "--constraint", str(CONSTRAINTS),
-            "--requirement", str(pins(name)),
-        ],
-    ):
+        [*pip, "install", "-qq", "--no-input", "--constraint", str(CONSTRAINTS), "--requirement", str(pins(name))],
+    ]
+    if out := without(name):
+        commands.append([*pip, "uninstall", "-qq", "--yes", *out])
+    for command in commands:
         if said := _failed(command):
             return None, f"{name} could not be installed: {said}"
     (folder / MARKER).touch()

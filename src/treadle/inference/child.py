@@ -135,7 +135,7 @@ def _hold_nothing(policy: Policy) -> None:
 async def serve(job: dict[str, Any], take: Take) -> None:
     """Run until the line ends, which ends the process."""
     folder = Path(job["folder"])
-    policy = Policy.load(folder, dtype=job["dtype"])
+    policy = Policy.load(folder, dtype=job["dtype"], compute_dtype=job["compute_dtype"])
     tokens = Tokens.load(folder) if (folder / "tokenizer.json").is_file() else None
     engine = LocalEngine(
         policy, EngineConfig(**job["config"]), decode=None if tokens is None else tokens.decode,

@@ -54,8 +54,9 @@ class CopiedEngine:
     """An `Engine` with weights of its own. Use as `async with CopiedEngine(folder)`, then load what was published."""
 
     def __init__(
-        self, folder: Path, config: EngineConfig | None = None, *, dtype: str = "float32", threads: int | None = None,
-        patience: Patience | None = None, command: Sequence[str] = COMMAND, memory: int | None = None,
+        self, folder: Path, config: EngineConfig | None = None, *, dtype: str = "float32",
+        compute_dtype: str | None = None, threads: int | None = None, patience: Patience | None = None,
+        command: Sequence[str] = COMMAND, memory: int | None = None,
     ) -> None:
         self.config = config or EngineConfig()
         self.context = self.config.context
@@ -65,7 +66,7 @@ class CopiedEngine:
         self._patience = patience or Patience()
         self._command = tuple(command)
         self._job = {
-            "folder": str(folder), "dtype": dtype, "config": asdict(self.config),
+            "folder": str(folder), "dtype": dtype, "compute_dtype": compute_dtype, "config": asdict(self.config),
             "threads": threads or torch.get_num_threads(), "memory": memory,
         }
         self._process = EngineProcess(self._command, self._job, patience=self._patience)

@@ -30,16 +30,17 @@ class Reference(Protocol):
 class FrozenReference:
     """A copy of weights."""
 
-    def __init__(self, folder: Path, config: LearnerConfig, *, dtype: str) -> None:
+    def __init__(self, folder: Path, config: LearnerConfig, *, dtype: str, compute_dtype: str | None = None) -> None:
+        """`dtype` and `compute_dtype` are the policy's, so that a policy that has not moved differs by nothing."""
         self.folder = folder
         self._config = config
-        self._dtype = dtype
+        self._dtype, self._compute_dtype = dtype, compute_dtype
         self._scorer: Scorer | None = None
 
     def logprobs(self, forest: Forest, *, budget_tokens: int) -> Column:
         """[T] on the tokens of actions."""
         if self._scorer is None:
-            policy = Policy.load(self.folder, dtype=self._dtype)
+            policy = Policy.load(self.folder, dtype=self._dtype, compute_dtype=self._compute_dtype)
             policy.module.requires_grad_(False)
             self._scorer = Scorer(policy, self._config)
         return self._scorer.logprobs(forest, budget_tokens=budget_tokens)

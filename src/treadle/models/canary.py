@@ -23,7 +23,7 @@ PROMPTS = 4
 LENGTHS = (2, 5, 12, 32)
 """Tokens of each prompt after which it is asked, as far as they fit the context."""
 TOLERANCE = 1e-4
-"""Most that log-probs of float32 weights may differ between two copies."""
+"""Most that log-probs may differ between two copies that compute in float32."""
 COARSE = 0.05
 """The same for half precision, where kernels round at every layer."""
 ENTROPY = 10.0
@@ -76,5 +76,4 @@ def listen(policy: Policy) -> Canary:
             CanaryPoint(prompt=tuple(ids[:n].tolist()), logprob=best[i], entropy=entropy[i])
             for i, n in enumerate(lengths)
         ]
-    exact = next(policy.module.parameters()).dtype in (torch.float32, torch.float64)
-    return Canary(points=tuple(points), tolerance=TOLERANCE if exact else COARSE)
+    return Canary(points=tuple(points), tolerance=TOLERANCE if policy.exact else COARSE)

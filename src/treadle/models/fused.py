@@ -9,7 +9,8 @@ of an update. Here a layer is three operations around the attention, each with a
     feed    norm, gate and up, silu(gate) * up, down, added to what entered
 
 Kept for the backward are what enters each of them, a number per token and norm, and gate and up; what is cheap is
-computed again. The gradients of weights are added to `weight.grad` inside the product, so that no matrix is written
+computed again. Between products states are in the layer's own format, also where products are in half precision. The
+gradients of weights are added to `weight.grad` inside the product, so that no matrix is written
 only to be added; `torch.autograd.grad` does not see them.
 
 The layer stays the object it was. What is not exactly the layer known here takes the way of transformers: another type,
@@ -31,7 +32,7 @@ from transformers.activations import ACT2FN
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm
 from transformers.models.mistral.modeling_mistral import MistralDecoderLayer, MistralRMSNorm
 
-from treadle.models.linear import multiply
+from treadle.models.linear import Product, Weights
 from treadle.models.lora import adapted
 
 LAYERS: tuple[type, ...] = (LlamaDecoderLayer, MistralDecoderLayer)
@@ -46,11 +47,11 @@ NORMS: Mapping[type, tuple[str, tuple[torch.dtype, ...]]] = {
 SILU = (nn.SiLU, type(ACT2FN["silu"]))
 
 
-def fuse(module: nn.Module) -> None:
-    """Let the layers of `module` that are known take this way."""
+def fuse(module: nn.Module, weights: Weights) -> None:
+    """Let the layers of `module` that are known take this way, with the products of its `weights`."""
     for layer in module.modules():
         if type(layer) in LAYERS:
-            layer.forward = _Layer(layer, layer.forward)
+            layer.forward = _Layer(layer, layer.forward, weights)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,23 +82,24 @@ class _Parts:
     """The tensors of a layer."""
 
     before: _Norm
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    o: Tensor
+    q: Product
+    k: Product
+    v: Product
+    o: Product
     between: _Norm
-    gate: Tensor
-    up: Tensor
-    down: Tensor
+    gate: Product
+    up: Product
+    down: Product
     head_dim: int
 
 
 class _Layer:
     """The forward of one layer."""
 
-    def __init__(self, layer: Any, forward: Callable[..., Any]) -> None:
+    def __init__(self, layer: Any, forward: Callable[..., Any], weights: Weights) -> None:
         self._layer = layer
         self._plain = forward
+        self._weights = weights
         linear = [layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj, layer.self_attn.o_proj]
         self._linear = [*linear, layer.mlp.gate_proj, layer.mlp.up_proj, layer.mlp.down_proj]
 
@@ -124,13 +126,15 @@ class _Layer:
         before, between = _norm(layer.input_layernorm, states), _norm(layer.post_attention_layernorm, states)
         if before is None or between is None or type(layer.mlp.act_fn) not in SILU:
             return None
+        products = [self._weights.products.get(linear) for linear in self._linear]
         weights = [linear.weight for linear in self._linear]
         tensors = [before.scale, between.scale, *weights]
         alike = all(t.dtype == states.dtype and t.requires_grad == weights[0].requires_grad for t in tensors)
         plain = all(linear.bias is None and not adapted(linear) for linear in self._linear)
-        if not (alike and plain):
+        known = [product for product in products if product is not None]
+        if not (alike and plain) or len(known) < len(products):
             return None
-        q, k, v, o, gate, up, down = weights
+        q, k, v, o, gate, up, down = known
         return _Parts(before, q, k, v, o, between, gate, up, down, layer.self_attn.head_dim)
 
 
@@ -154,7 +158,11 @@ class _Enter(torch.autograd.Function):
         normed, factor = parts.before(states)
         ctx.save_for_backward(states, factor, cos, sin)
         ctx.parts = parts
-        q, k, v = (multiply(normed, w).view(len(states), -1, parts.head_dim) for w in (parts.q, parts.k, parts.v))
+        normed = parts.q.narrow(normed)
+        q, k, v = (
+            product.times(normed).to(states.dtype).view(len(states), -1, parts.head_dim)
+            for product in (parts.q, parts.k, parts.v)
+        )
         return _turned(q, cos, sin), _turned(k, cos, sin), v
 
     @staticmethod
@@ -163,13 +171,14 @@ class _Enter(torch.autograd.Function):
         """Of the states and the norm; those of weights are added where they lie."""
         states, factor, cos, sin = ctx.saved_tensors
         parts: _Parts = ctx.parts
-        slopes = [x.reshape(len(states), -1) for x in (_back(of_q, cos, sin), _back(of_k, cos, sin), of_v)]
+        turned = (_back(of_q, cos, sin), _back(of_k, cos, sin), of_v)
+        slopes = [parts.q.narrow(x.reshape(len(states), -1)) for x in turned]
         unit = states * factor
-        normed = unit * parts.before.scale
-        for weight, slope in zip((parts.q, parts.k, parts.v), slopes, strict=True):
-            _add(weight, slope, normed)
-        of_normed = multiply(slopes[0], parts.q.T)
-        of_normed.add_(multiply(slopes[1], parts.k.T)).add_(multiply(slopes[2], parts.v.T))
+        normed = parts.q.narrow(unit * parts.before.scale)
+        for product, slope in zip((parts.q, parts.k, parts.v), slopes, strict=True):
+            product.grow(slope, normed)
+        of_normed = parts.q.back(slopes[0]).to(states.dtype)
+        of_normed.add_(parts.k.back(slopes[1])).add_(parts.v.back(slopes[2]))
         of_states, of_scale = parts.before.back(of_normed, unit, factor)
         return of_states.mul_(factor), of_scale, None, None, None
 
@@ -180,17 +189,19 @@ class _Leave(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, seen: Tensor, states: Tensor, parts: _Parts) -> Tensor:
         """seen [T, heads * D], states [T, hidden]; [T, hidden]."""
-        ctx.save_for_backward(seen)
+        ctx.save_for_backward(seen)  # attention keeps the same tensor
         ctx.parts = parts
-        return multiply(seen, parts.o).add_(states)
+        return parts.o.times(seen).to(states.dtype).add_(states)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
         """Of what attention gave and of what entered."""
         (seen,) = ctx.saved_tensors
-        _add(ctx.parts.o, slope, seen)
-        return multiply(slope, ctx.parts.o.T), slope, None
+        product: Product = ctx.parts.o
+        narrowed = product.narrow(slope)
+        product.grow(narrowed, seen)
+        return product.back(narrowed).to(slope.dtype), slope, None
 
 
 class _Feed(torch.autograd.Function):
@@ -200,10 +211,12 @@ class _Feed(torch.autograd.Function):
     def forward(ctx: Any, states: Tensor, scale: Tensor, parts: _Parts) -> Tensor:
         """[T, hidden] to [T, hidden]."""
         normed, factor = parts.between(states)
-        gate, up = multiply(normed, parts.gate), multiply(normed, parts.up)
+        normed = parts.gate.narrow(normed)
+        gate, up = parts.gate.times(normed), parts.up.times(normed)
         ctx.save_for_backward(states, factor, gate, up)
         ctx.parts = parts
-        return multiply(silu(gate).mul_(up), parts.down).add_(states)
+        inner = silu(gate.to(states.dtype)).mul_(up)
+        return parts.down.times(inner).to(states.dtype).add_(states)
 
     @staticmethod
     @once_differentiable
@@ -211,17 +224,18 @@ class _Feed(torch.autograd.Function):
         """Of the states and the norm."""
         states, factor, gate, up = ctx.saved_tensors
         parts: _Parts = ctx.parts
-        open_ = silu(gate)
-        _add(parts.down, slope, open_ * up)
-        of_inner = multiply(slope, parts.down.T)
-        of_up = open_.mul_(of_inner)
+        gate = gate.to(states.dtype)
+        open_, narrowed = silu(gate), parts.down.narrow(slope)
+        parts.down.grow(narrowed, open_ * up)
+        of_inner = parts.down.back(narrowed).to(states.dtype)
+        of_up = parts.up.narrow(open_.mul_(of_inner))
         of_inner.mul_(up)
-        of_gate = torch.ops.aten.silu_backward.grad_input(of_inner, gate, grad_input=of_inner)
+        of_gate = parts.gate.narrow(torch.ops.aten.silu_backward.grad_input(of_inner, gate, grad_input=of_inner))
         unit = states * factor
-        normed = unit * parts.between.scale
-        _add(parts.gate, of_gate, normed)
-        _add(parts.up, of_up, normed)
-        of_normed = multiply(of_gate, parts.gate.T).add_(multiply(of_up, parts.up.T))
+        normed = parts.gate.narrow(unit * parts.between.scale)
+        parts.gate.grow(of_gate, normed)
+        parts.up.grow(of_up, normed)
+        of_normed = parts.gate.back(of_gate).to(states.dtype).add_(parts.up.back(of_up))
         of_states, of_scale = parts.between.back(of_normed, unit, factor)
         return torch.addcmul(slope, of_states, factor), of_scale, None
 
@@ -242,13 +256,3 @@ def _back(slope: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     out[..., :half].addcmul_(slope[..., half:], sin[:, None, half:])
     out[..., half:].addcmul_(slope[..., :half], sin[:, None, :half], value=-1)
     return out
-
-
-def _add(weight: Tensor, slope: Tensor, states: Tensor) -> None:
-    """Add a product's gradient to its weight's, if it trains: slope [T, out], states [T, in]."""
-    if not weight.requires_grad:
-        return
-    if weight.grad is None:
-        weight.grad = slope.T @ states
-    else:
-        weight.grad.addmm_(slope.T, states)

@@ -45,6 +45,8 @@ DTYPES = {
     "float16": torch.float16,
 }
 """Names of the number formats that weights can be held in."""
+MIXED = {"bfloat16": torch.bfloat16}
+"""Names of the number formats that factors of products can be rounded to, where weights are float32."""
 PROBE = 8
 """Tokens on which the boundary of a memo is tried."""
 CLOSE = 1e-4
@@ -99,9 +101,11 @@ class Policy:
         """Ends the recomputing of layers."""
         self._named: Sums | None = None
         """Names of the contexts of the forward that runs, for the memo."""
+        self.compute_dtype: str | None = None
+        """The number format that factors of products are rounded to; None multiplies weights as they are."""
         self._version = 0
         self._weights = quicken(module)
-        fuse(module)
+        fuse(module, self._weights)
         add_in_place(module)
         self._body = module.get_decoder()
         self._head = module.get_output_embeddings()
@@ -111,23 +115,38 @@ class Policy:
 
     @classmethod
     def load(
-        cls, ref: str | Path, *, dtype: str = "float32", cache: Path | None = None, context: int | None = None
+        cls, ref: str | Path, *, dtype: str = "float32", compute_dtype: str | None = None, cache: Path | None = None,
+        context: int | None = None,
     ) -> Policy:
         """Load a model: `smollm2-135m` (embedded), a GGUF file, a folder in Hugging Face format, or a hub id.
 
         `cache` is where unpacked weights are kept, see `source`; `context` limits the sequence length below the
-        model's own, in tokens. Raises ModelError when the model cannot be had or cannot be used, ValueError for a
-        dtype that is not one of DTYPES.
+        model's own, in tokens. With `compute_dtype` the products of the decoder's linear layers, the output head aside,
+        are made in it (mixed precision). Raises ModelError when the model cannot be had or cannot be used, ValueError
+        for a dtype that is not one of DTYPES, or a compute_dtype that is not one of MIXED or has no float32 weights.
         """
         if dtype not in DTYPES:
             raise ValueError(f"dtype: got {dtype!r}, expected one of {', '.join(DTYPES)}")
+        if compute_dtype is not None and (compute_dtype not in MIXED or dtype != "float32"):
+            raise ValueError(
+                f"compute_dtype: got {compute_dtype!r} for weights in {dtype}, expected None, or one of "
+                f"{', '.join(MIXED)} for weights in float32"
+            )
         register()
         name = str(ref)
         folder = resolve(ref, cache)
         length = refuse_config(name, _config(name, folder), context)
-        return compute.run(
+        policy = compute.run(
             lambda: cls(load_module(name, folder, DTYPES[dtype]), folder=folder, name=name, context=length)
         )
+        if compute_dtype is not None:  # the proof was in full precision
+            policy._mix(compute_dtype)
+        return policy
+
+    def _mix(self, compute_dtype: str) -> None:
+        """Round the factors of products. The head's stay exact: a logit of 20 would be rounded by 0.06."""
+        self.compute_dtype = compute_dtype
+        self._weights.mix(MIXED[compute_dtype], (m for m in self._body.modules() if isinstance(m, nn.Linear)))
 
     @property
     def version(self) -> int:
@@ -256,8 +275,13 @@ class Policy:
 
     @property
     def copied_bytes(self) -> int:
-        """Of the weights that are held a second time, in the order of a faster product."""
-        return self._weights.size if self.weight_dtype == torch.float32 else 0
+        """Of what is held of weights a second time, in the order of a faster product or rounded for one."""
+        return self._weights.copied_bytes
+
+    @property
+    def exact(self) -> bool:
+        """Whether everything is computed in float32 at least, so that two ways to a number differ by little."""
+        return self.compute_dtype is None and self.weight_dtype in (torch.float32, torch.float64)
 
     @property
     def weight_dtype(self) -> torch.dtype:

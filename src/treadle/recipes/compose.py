@@ -53,7 +53,7 @@ def compose(
     _refuse_empty(recipe, taskset)
     if recipe.threads is not None:
         _use_threads(recipe.threads)
-    policy = Policy.load(recipe.model, dtype=recipe.dtype)
+    policy = Policy.load(recipe.model, dtype=recipe.dtype, compute_dtype=recipe.compute_dtype)
     if policy.dims.context < recipe.engine.context:
         raise ConfigError(
             f"engine.context={recipe.engine.context} contradicts model={recipe.model}, whose context is "

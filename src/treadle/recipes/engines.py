@@ -30,6 +30,7 @@ def make_engine(
     if config.copies:
         engine = CopiedEngine(
             policy.folder, config, dtype=str(policy.weight_dtype).removeprefix("torch."),
+            compute_dtype=policy.compute_dtype,
             patience=Patience(restarts=restarts), memory=own_memory,
         )
         engine.restarted = restarted

@@ -42,7 +42,9 @@ def reference_of(recipe: Recipe, policy: Policy, folder: RunFolder, *, fresh: bo
             f"{folder.reference} is gone: the weights that reinforcement learning began with are needed for "
             "algorithm.kl; begin a new run"
         )
-    return FrozenReference(folder.reference, recipe.learner, dtype=recipe.dtype)
+    return FrozenReference(
+        folder.reference, recipe.learner, dtype=recipe.dtype, compute_dtype=recipe.compute_dtype
+    )
 
 
 def process_reward(recipe: Recipe, policy: Policy) -> ProcessReward | None:

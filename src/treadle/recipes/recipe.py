@@ -48,8 +48,12 @@ from treadle.recipes.world import WorldPort
 
 DTYPES = ("float32", "bfloat16", "float64")
 """Number formats that a run may hold its weights in."""
+COMPUTE_DTYPES = (None, "bfloat16")
+"""Number formats that a run may multiply in; None is that of the weights."""
 HALF_SKEW = 0.1
 """Least bound of the skew, in nats, in half precision: a 135M model came to 0.04."""
+MIXED_SKEW = 0.05
+"""The same for products alone in half precision: it came to 0.017."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +137,9 @@ class Recipe:
     dtype: str = "float32"
     """Number format of the weights, of engine and learner alike: float32, bfloat16 or float64. docs/memory.md says what
     half precision costs."""
+    compute_dtype: str | None = None
+    """Number format of the products of linear layers, of engine and learner alike: none takes that of the weights,
+    bfloat16 rounds copies of float32 weights (mixed precision). docs/memory.md says what it brings and costs."""
     limits: RolloutLimits = field(default_factory=RolloutLimits)
     rewards: Rewards = field(default_factory=Rewards)
     branching: Branching = field(default_factory=Independent)
@@ -173,6 +180,7 @@ class Recipe:
             object.__setattr__(self, "engine", replace(self.engine, deterministic=True))
         if self.engine.deterministic:
             self._refuse_adapters()
+            self._refuse_mixed()
             self._forget()
         if self.limits.temperature == 0:
             raise ConfigError(
@@ -262,12 +270,30 @@ class Recipe:
         """Raise ConfigError for an unknown number format, or one that rounds more than the bound of the skew allows."""
         if self.dtype not in DTYPES:
             raise ConfigError(f"dtype: got {self.dtype!r}, expected one of {', '.join(DTYPES)}")
-        bound = self.learner.max_skew
-        if self.dtype == "bfloat16" and bound is not None and bound < HALF_SKEW:
+        if self.compute_dtype not in COMPUTE_DTYPES:
+            raise ConfigError(f"compute_dtype: got {self.compute_dtype!r}, expected none or bfloat16")
+        if self.compute_dtype is not None and self.dtype != "float32":
             raise ConfigError(
-                f"dtype=bfloat16 contradicts learner.max_skew={bound:g}: in half precision engine and learner round "
-                f"differently, a 135M model's log-probs by 0.04 nats; set learner.max_skew to {HALF_SKEW:g} or "
-                "more, or to none"
+                f"compute_dtype={self.compute_dtype} contradicts dtype={self.dtype}: products in half precision are "
+                "made of float32 weights; set dtype=float32, or compute_dtype=none"
+            )
+        for key, value, least, by in (
+            ("dtype", self.dtype, HALF_SKEW, "0.04"), ("compute_dtype", self.compute_dtype, MIXED_SKEW, "0.017"),
+        ):
+            bound = self.learner.max_skew
+            if value == "bfloat16" and bound is not None and bound < least:
+                raise ConfigError(
+                    f"{key}=bfloat16 contradicts learner.max_skew={bound:g}: in half precision engine and learner "
+                    f"round differently, a 135M model's log-probs by {by} nats; set learner.max_skew to {least:g} or "
+                    "more, or to none"
+                )
+
+    def _refuse_mixed(self) -> None:
+        """Raise ConfigError for rounded products: that they treat all rows alike is not proven."""
+        if self.compute_dtype is not None:
+            raise ConfigError(
+                f"compute_dtype={self.compute_dtype} contradicts engine.deterministic=true: the engine's proof that "
+                "rows keep their bits does not cover it; set compute_dtype=none"
             )
 
     def _refuse_adapters(self) -> None:
