@@ -5,10 +5,13 @@ from pathlib import Path
 import pytest
 from graded_recipe import recipe
 from grades import BOOK
+from safetensors.torch import load_file
 
 import treadle
+from treadle.learner.prm import PrmFit
 from treadle.recipes.chosen import chosen_checkpoint
 from treadle.recipes.folder import RunFolder
+from treadle.recipes.prm import make_prm
 from treadle.trajectory.store import read_events, read_rollouts
 
 FILE = str(Path(__file__).parent / "graded_recipe.py")
@@ -50,6 +53,16 @@ def test_every_token_of_the_last_evaluation_is_the_best_versions():
     BOOK.begin(**FALLING)
     folder = train().folder
     assert {key.admitted_version for key, _ in read_rollouts(folder) if key.id.startswith("final")} == {2}
+
+
+def test_a_process_reward_model_stands_on_what_the_run_ended_with():
+    BOOK.begin(**FALLING)
+    result = train()
+    made = make_prm(result.folder, fit=PrmFit(epochs=1))
+    held = load_file(made.folder / "model" / "model.safetensors")
+    best, last = (load_file(path / "model" / "model.safetensors") for path in (result.best, result.checkpoint))
+    assert all(tensor.equal(best[name]) for name, tensor in held.items())
+    assert not all(tensor.equal(last[name]) for name, tensor in held.items())
 
 
 def test_it_may_be_what_was_there_before_the_first_update():

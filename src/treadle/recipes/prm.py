@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from treadle.core.config import read_toml
 from treadle.core.errors import ConfigError
 from treadle.learner.config import LearnerConfig
 from treadle.learner.prm import PrmFit, PrmReport, PrmTrainer
 from treadle.models.policy import Policy
 from treadle.models.source import resolve
+from treadle.pipeline.past import TICKET
 from treadle.recipes.chosen import END, chosen_checkpoint
 from treadle.recipes.folder import RunFolder
 from treadle.trajectory.forest import Forest
@@ -29,12 +31,14 @@ def make_prm(
 ) -> Prm:
     """Fit a head on the values of a run's stored nodes, and write it to `out`, or to `prm` in the run's folder.
 
+    The nodes are those of the groups that training played: what a version was chosen by, or demonstrated, teaches none.
+
     Raises ConfigError when the folder is no run, or holds too few groups that were scored, ModelError, StoreError.
     """
     folder = RunFolder.existing(run)
     forests = [
         forest for group in read_groups(folder.database, split="train")
-        if len(forest := Forest.of([group])) and forest.policy.any()
+        if TICKET.fullmatch(group.key.id) and len(forest := Forest.of([group]))
     ]
     if not forests:
         raise ConfigError(f"prm: {folder.path} holds no group that was scored; train first")
@@ -49,5 +53,7 @@ def _body(folder: RunFolder, checkpoint: str) -> str | Path:
     """The model folder that the head stands on: a checkpoint's, or the run's model where it has none."""
     if checkpoint == END and folder.newest_checkpoint is None:
         return resolve(read_meta(folder.database).get("model", ""))
-    found = chosen_checkpoint(folder, checkpoint)
+    pipeline = read_toml(folder.recipe).get("pipeline")
+    best = isinstance(pipeline, dict) and pipeline.get("finish") == "best"
+    found = chosen_checkpoint(folder, checkpoint, finish="best" if best else "last")
     return found / "model" if (found / "model").is_dir() else found
