@@ -181,7 +181,7 @@ class UpdatePump:
             self.pace.skipped(window.seconds)
             self.ledger.tell("update.skipped", {
                 "update": number, "updates": self.config.updates, "version": self.trainer.version,
-                "reason": "empty", **facts.short(), **pools,
+                "reason": "empty", "seconds_s": window.seconds, **facts.short(), **pools,
             })
             return
         self.ledger.tell("update.done", {
