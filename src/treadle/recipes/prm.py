@@ -53,7 +53,7 @@ def _body(folder: RunFolder, checkpoint: str) -> str | Path:
     """The model folder that the head stands on: a checkpoint's, or the run's model where it has none."""
     if checkpoint == END and folder.newest_checkpoint is None:
         return resolve(read_meta(folder.database).get("model", ""))
-    pipeline = read_toml(folder.recipe).get("pipeline")
+    pipeline = read_toml(folder.recipe).get("pipeline") if checkpoint == END else None
     best = isinstance(pipeline, dict) and pipeline.get("finish") == "best"
     found = chosen_checkpoint(folder, checkpoint, finish="best" if best else "last")
     return found / "model" if (found / "model").is_dir() else found
