@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import pytest
@@ -175,8 +175,6 @@ def test_probes_say_what_states_are_worth_and_train_nothing(stage):
 
 def uncertain_engine(stage, entropies):
     """An engine whose completions have this entropy by turn."""
-    from dataclasses import replace
-
     engine = stage.engine(says)
     generate = engine.generate
 
@@ -486,6 +484,20 @@ class DrawnPlan(Unforked):
 
     async def fanout(self, point, look):
         return Split(children=2) if point.trunk and point.state.turn in self.turns else GO_ON
+
+
+class Short(EchoEnv):
+    max_turns = 2
+
+
+def test_what_begins_at_the_prompt_takes_what_it_needs_there_and_leaves_the_chain_as_much(stage):
+    """The world allows fewer turns than the limits do, which is known when the prompt is probed."""
+    policy = Probe(probes=4, turns=1, tokens_per_group=100)
+    group, ears, _ = play(stage, policy, env=Short, size=1, limits=replace(LIMITS, max_turns=4))
+    assert [(r.index, r.outcome.status) for r in group.valid] == [(0, Status.TRUNCATED)]
+    assert {r.outcome.type for r in group.rollouts.values()} == {"turns"}
+    assert ears.tallies[0][0].probes >= 4
+    nothing_leaks(stage, group, ears)
 
 
 def test_what_was_refused_to_an_attempt_is_settled_for_the_next_one(stage):

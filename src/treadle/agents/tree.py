@@ -152,8 +152,8 @@ class Tree:
         return self.budget.need(self._limits, turns=turns, context=context)
 
     def need_at(self, place: Place | None) -> int:
-        """The same from a place on; None is a reset."""
-        if place is None or place.snapshot is None:
+        """The same from a place on; None is a reset of which nothing is known yet."""
+        if place is None:
             return self.need(self._turns, 0)
         return self.need(place.turns_left, len(place.context))
 
