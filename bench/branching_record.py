@@ -127,8 +127,9 @@ def _seconds(events: Sequence[Event]) -> dict[int, float]:
             evaluated += float(str(event.values["seconds_s"]))
         elif event.name == "stage.started" and event.values.get("stage") == "rl":
             evaluated = 0.0
-        elif event.name == "update.done":
-            out[int(str(event.values["update"]))] = max(float(str(event.values["seconds_s"])) - evaluated, 0.0)
+        elif event.name in ("update.done", "update.skipped"):
+            whole = float(str(event.values.get("seconds_s", evaluated)))
+            out[int(str(event.values["update"]))] = max(whole - evaluated, 0.0)
             evaluated = 0.0
     return out
 

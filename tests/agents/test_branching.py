@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import pytest
@@ -175,8 +175,6 @@ def test_probes_say_what_states_are_worth_and_train_nothing(stage):
 
 def uncertain_engine(stage, entropies):
     """An engine whose completions have this entropy by turn."""
-    from dataclasses import replace
-
     engine = stage.engine(says)
     generate = engine.generate
 
@@ -453,4 +451,73 @@ def test_a_policy_of_ones_own_is_two_small_classes(stage):
     assert shape(group) == {
         2: (0, 1, False), 3: (0, 3, False), 4: (2, 3, False), 5: (1, 1, False), 6: (1, 3, False), 7: (5, 3, False)
     }
+    nothing_leaks(stage, group, ears)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawnAt(Budget):
+    """One more child of the chain's states before these turns, as `expand` might have drawn them."""
+
+    name: ClassVar[str] = "drawn_at"
+    fanout_before_children: ClassVar[bool] = True
+    turns: tuple[int, ...] = (1, 3)
+
+    def rollouts(self, size):
+        return size + len(self.turns)
+
+    def begin(self, *, size, limits):
+        return self
+
+    def group(self, seed, *, turns):
+        return DrawnPlan(self.turns)
+
+
+class DrawnPlan(Unforked):
+    spreads = False
+    draws = True
+
+    def __init__(self, turns):
+        self.turns = turns
+
+    def places(self, chain):
+        return len(self.turns)
+
+    async def fanout(self, point, look):
+        return Split(children=2) if point.trunk and point.state.turn in self.turns else GO_ON
+
+
+class Short(EchoEnv):
+    max_turns = 2
+
+
+def test_what_begins_at_the_prompt_takes_what_it_needs_there_and_leaves_the_chain_as_much(stage):
+    """The world allows fewer turns than the limits do, which is known when the prompt is probed."""
+    policy = Probe(probes=4, turns=1, tokens_per_group=100)
+    group, ears, _ = play(stage, policy, env=Short, size=1, limits=replace(LIMITS, max_turns=4))
+    assert [(r.index, r.outcome.status) for r in group.valid] == [(0, Status.TRUNCATED)]
+    assert {r.outcome.type for r in group.rollouts.values()} == {"turns"}
+    assert ears.tallies[0][0].probes >= 4
+    nothing_leaks(stage, group, ears)
+
+
+def test_what_was_refused_to_an_attempt_is_settled_for_the_next_one(stage):
+    lost = []
+
+    def script(turn):
+        if turn.request.stream.path[-2] == 2 and turn.rollout == "g0.0.0":
+            lost.append(turn.rollout)
+            return EngineError("lost")
+        return "yes"
+
+    group, ears, _ = play(stage, DrawnAt(tokens_per_group=44), size=1, script=script)
+    assert lost == ["g0.0.0"]
+    assert ears.tallies[0][0].refused == {"budget": 1}
+    assert shape(group) == {2: (0, 3, False)}
+    nothing_leaks(stage, group, ears)
+
+
+def test_an_independent_rollout_that_cannot_be_paid_for_is_counted_once(stage):
+    group, ears, _ = play(stage, DrawnAt(turns=(1,), tokens_per_group=53), env=Unforkable, size=1)
+    assert ears.tallies[0][0].refused == {"budget": 1}
+    assert shape(group) == {}
     nothing_leaks(stage, group, ears)

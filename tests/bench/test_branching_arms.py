@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 from bench.branching import ALIKE, ARMS, COLD
-from bench.branching_record import Played, record
+from bench.branching_record import Played, _seconds, record
 
 from bench import branching
 from treadle.core.clock import SystemClock
@@ -81,6 +81,15 @@ def test_tokens_count_failed_rollouts_and_looks_and_no_evaluation(arm):
 
 def test_seconds_are_those_of_updates_without_the_evaluations_between(arm):
     assert [point.seconds for point in Played.read(arm()).points] == [0.0, 20.0, 30.0]
+
+
+def test_seconds_of_a_batch_that_trained_nobody_count_and_its_evaluation_does_not():
+    told = [
+        ("stage.started", {"stage": "rl"}), ("update.done", {"update": 1, "seconds_s": 10.0}),
+        ("evaluation.done", {"seconds_s": 5.0}), ("update.skipped", {"update": 2, "seconds_s": 12.0}),
+        ("update.done", {"update": 3, "seconds_s": 10.0}),
+    ]
+    assert _seconds([Event(name=name, at=0.0, values=values) for name, values in told]) == {1: 10.0, 2: 7.0, 3: 10.0}
 
 
 def test_success_is_counted_from_the_rollouts_and_what_could_not_be_scored_is_not(arm):

@@ -172,6 +172,13 @@ def test_a_run_without_a_ledger_is_judged_as_one_batch(tmp_path):
     assert ablate(tmp_path, asked("grpo")).batches == 1
 
 
+def test_a_group_that_is_to_be_played_again_is_not_there_yet(run):
+    with TrajectoryStore(run / "run.db", clock=SystemClock()) as store:
+        store.emit(Event(name="group.admitted", at=2.0, values={"ticket": 5, "group": "felled"}))
+    found = ablate(run, asked("grpo"))
+    assert (found.batches, found.groups, found.invalid) == (2, 4, 1)
+
+
 def test_a_run_is_judged_while_it_is_written(tmp_path):
     store = TrajectoryStore(tmp_path / "run.db", clock=SystemClock())
     try:

@@ -105,6 +105,26 @@ def test_a_tree_of_which_too_little_is_left_is_dropped(bench):
     assert (dropped["reason"], dropped["valid"]) == ("min_valid", 2)
 
 
+def test_rollouts_in_place_of_forks_count_among_those_that_began(bench, monkeypatch):
+    from treadle.envs.env import Fork
+    from treadle.testing.echo_env import EchoEnv
+
+    monkeypatch.setattr(EchoEnv, "fork", Fork.NONE)
+    bench.retries = RetryBudget(infra=0)
+
+    def script(turn):
+        return EngineError("lost") if int(turn.rollout.split(".")[1]) >= 2 else mixed_by_place(turn)
+
+    branching(bench, FixedTree(widths=(2, 2)), updates=1)
+    bench.script = script
+    bench.run()
+    assert {(e["reason"], e["valid"]) for e in bench.ears.named("group.dropped")} == {("min_valid", 2)}
+
+
+def mixed_by_place(turn):
+    return "yes" if int(turn.rollout.split(".")[1]) % 2 else "no"
+
+
 def test_enough_counts_forks_and_no_probes(make_tree):
     enough = EnoughValid(group_size=1, min_valid=0.75, min_rollouts=1)
     assert enough(make_tree(lost=0)) is None

@@ -71,7 +71,7 @@ def indices(masks):
 # -- overlong --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["turns", "tokens", "context", "env"])
+@pytest.mark.parametrize("kind", ["turns", "tokens", "context", "env", "budget"])
 def test_a_rollout_that_a_limit_ended_is_left_out(kind):
     group = group_of(play(), play(end=limit(kind)), play(score=0.0))
     assert Overlong(least=2).masks(group) == {"t0.1.0": "overlong"}

@@ -80,6 +80,18 @@ def test_what_a_stop_gave_up_is_played_again_and_what_the_schedule_gave_up_is_no
     assert remains.events == (4,)
 
 
+@pytest.mark.parametrize(("updates", "label"), [(4, "final"), (6, "update-2")])
+def test_the_last_evaluation_stays_the_last_unless_the_run_gets_longer(store, updates, label):
+    """One that was made after two updates of four, because the run's tokens were sampled."""
+    Group(key("final-00000", split="heldout"), sink=store)
+    store.event("run.started", {"updates": 4})
+    store.event("evaluation.done", {"label": "final", "update": 2})
+    past, remains = past_of(store, updates)
+    assert [e["label"] for e in past.evaluations] == [label]
+    assert past.groups == {f"{label}-00000"}
+    assert bool(remains) == (updates != 4)
+
+
 def test_another_group_under_a_known_id_is_refused(store):
     Group(key("final-00000", split="heldout"), sink=store)
     store.event("run.started", {"updates": 4})

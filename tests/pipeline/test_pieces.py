@@ -21,6 +21,7 @@ from treadle.pipeline.filters import EnoughValid, ZeroVariance
 from treadle.pipeline.permits import Permits
 from treadle.pipeline.placebo import PermuteRewards
 from treadle.pipeline.schedule import TicketOrder
+from treadle.pipeline.stale import masked
 from treadle.pipeline.trainer import BlockingThread
 from treadle.testing.echo_env import EchoTaskset
 from treadle.testing.virtual_clock import VirtualClock
@@ -180,6 +181,18 @@ def test_the_placebo_really_permutes_and_repeats():
 def test_failed_rollouts_get_nothing_from_the_placebo():
     dealt = PermuteRewards(seed=Stream(1))(make_group([1, None, 0]))
     assert [r.index for r in dealt.valid] == [0, 2]
+
+
+def test_the_placebo_deals_to_a_rollout_whose_every_action_is_too_old():
+    group = make_group([0, 1], version=3)
+    late = group.begin(2).id
+    act(group, late, next(s for s in group.segments.values() if s.rollout is None), version=5)
+    group.pay(late, "correct", 4.0)
+    group.end(late, OK)
+    left = masked(group, oldest=5)
+    assert left is not None
+    dealt = Forest.of([PermuteRewards(seed=Stream(1))(left)])
+    assert sorted(dealt.returns) == [0.0, 1.0, 4.0]
 
 
 def test_the_placebo_deals_out_what_probes_found_among_them():

@@ -30,6 +30,17 @@ def test_the_run_ends_with_the_update_that_comes_nearest_to_the_budget(make_benc
     whole.thread.close()
 
 
+def test_the_time_left_is_that_of_the_updates_that_the_budget_pays_for(make_bench):
+    whole = make_bench()
+    whole.run()
+    bench = make_bench()
+    bench.set(tokens=sum(sampled(whole)[:2])).run()
+    for made, left in ((whole, [3, 2, 1, 0]), (bench, [1, 0])):
+        done = made.ears.named("update.done")
+        assert [e["eta_s"] for e in done] == pytest.approx([done[0]["seconds_s"] * more for more in left])
+        made.thread.close()
+
+
 def test_what_was_sampled_before_an_interruption_counts(make_bench):
     whole = make_bench()
     whole.run()

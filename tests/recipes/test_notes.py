@@ -11,7 +11,9 @@ from words_recipe import words
 import treadle
 from treadle import Algorithm, EvaluationConfig
 from treadle.learner.prm import PrmFit
+from treadle.pipeline.evaluation import ValidationConfig
 from treadle.recipes.prm import make_prm
+from treadle.trajectory.store import read_groups
 
 FILE = str(Path(__file__).parent / "valued_recipe.py")
 SAVED = ("model/model.safetensors", "optimiser.safetensors", "value.safetensors", "learner.json")
@@ -135,3 +137,12 @@ def test_a_run_without_scored_groups_makes_no_process_reward_model():
     folder = treadle.train(recipe, view="none").folder
     with pytest.raises(treadle.ConfigError, match="holds no group that was scored; train first"):
         make_prm(folder)
+
+
+def test_a_process_reward_model_learns_from_what_training_played_alone():
+    recipe = replace(words(epochs=1, updates=5, evaluation=0), validation=ValidationConfig(tasks=4, temperature=1.0))
+    folder = treadle.train(recipe, overrides={"pipeline.evaluate_every": 2}, view="none").folder
+    report = make_prm(folder, fit=PrmFit(epochs=2)).report
+    scored = [group.key.id for group in read_groups(folder, split="train") if group.valid]
+    assert sum(id.startswith("validation") for id in scored) == 4 * 4
+    assert report.groups + report.heldout_groups == sum(id.startswith("t0") for id in scored) == 10

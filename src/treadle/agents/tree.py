@@ -96,8 +96,8 @@ class Limb:
         if not refused:
             return wish
         self.tree.tally.refused[refused] += wish.more
-        if self.tree.plan.draws:
-            self.places = self.places[wish.more :]
+        if self.tree.plan.draws:  # what was drawn for this state is settled, for further attempts as well
+            self.places, self.since = self.places[wish.more :], state.turn + 1
         return GO_ON
 
     def _refused(self, wish: Split, need: int) -> str:
@@ -152,8 +152,8 @@ class Tree:
         return self.budget.need(self._limits, turns=turns, context=context)
 
     def need_at(self, place: Place | None) -> int:
-        """The same from a place on; None is a reset."""
-        if place is None or place.snapshot is None:
+        """The same from a place on; None is a reset of which nothing is known yet."""
+        if place is None:
             return self.need(self._turns, 0)
         return self.need(place.turns_left, len(place.context))
 
@@ -189,13 +189,15 @@ class Tree:
 
     def _instead(self, limb: Limb, place: Place, split: Split) -> None:
         """The world cannot be forked: children are played from resets, probes not at all."""
-        limb.since, more = place.turn + 1, split.children - 1
-        if split.probes:
-            self.tally.refused["no_snapshot"] += split.probes
+        limb.since, more, lost = place.turn + 1, split.children - 1, split.probes
+        if lost:
+            self.tally.refused["no_snapshot"] += lost
         here, whole = self.need(place.turns_left, len(place.context)), self.need_at(None)
         if more and limb.left is not None and limb.left < here + more * whole:
             self.tally.refused["budget"] += more
-            more = 0
+            more, lost = 0, lost + more
+        if self.plan.draws:
+            limb.places = limb.places[lost:]
         if not more:
             return
         own, places = self._dealt(limb, Split(children=split.children))

@@ -1,7 +1,8 @@
 """The publisher: where a learner leaves its weights for engines that copy them.
 
-Each publish writes a new folder beside the last one and then removes the last one, so the disk holds two versions for a
-moment and one otherwise. An engine is loaded before the next publish; what it still has mapped stays readable.
+Each publish writes a new folder beside the last one, and first removes what was there before that, so the disk holds
+two versions at most. The last one stays because an engine has it until it is loaded with the new one: a process that
+ends in between is started again with it. What an engine still has mapped stays readable.
 """
 
 from __future__ import annotations
@@ -20,14 +21,17 @@ class Publisher:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._last: Path | None = None
+        """What was published last."""
 
     def publish(self, policy: Policy) -> WeightRef:
         """Write the weights of now. Blocking. Raises StoreError when the disk refuses."""
         target = self.folder / f"version-{policy.version:06d}"
-        ref = publish(policy, target)
         for other in self.folder.glob("version-*"):
-            if other != target:
+            if other != self._last:
                 discard(other)
+        ref = publish(policy, target)
+        self._last = target
         return ref
 
     def __enter__(self) -> Publisher:

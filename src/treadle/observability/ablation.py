@@ -161,10 +161,15 @@ def ablate(
 
 
 def _batches(path: Path) -> dict[int, list[str]]:
-    """Group ids by the update that took them; 0 holds those that none took, or all where the run has no ledger."""
+    """Group ids by the update that took them; 0 holds those that none took, or all where the run has no ledger.
+
+    A group that is admitted but not there is one that is played again from its start.
+    """
+    held = {key.id: key for key in read_keys(path)}
     admitted = {whole(e, "ticket"): text(e, "group") for e in read_events(path, prefix="group.admitted")}
     if not admitted:
-        return {0: [key.id for key in read_keys(path) if key.split == "train"]}
+        return {0: [id for id, key in held.items() if key.split == "train"]}
+    admitted = {ticket: id for ticket, id in admitted.items() if id in held}
     out: dict[int, list[str]] = {}
     for event in read_events(path, prefix="batch.taken"):
         tickets = [int(ticket) for ticket in text(event, "tickets").split(",") if ticket]

@@ -75,7 +75,7 @@ seconds, `_share` is 0..1. A key is left out, or None, where there is nothing to
                         are past the bound and do not train, where `on_stale` masks them), turns_mean, tokens_mean
                         (sampled per rollout),
                         failed (rollouts that ended in error), retries, truncated_share, update_s (in the learner),
-                        seconds_s (since the last update.done, an evaluation between the two included),
+                        seconds_s (since the update before, done or skipped, an evaluation between the two included),
                         eta_s (seconds to the last update, at this pace),
                         regime ("generate" | "env" | "score" | "update": the busiest stage),
                         generate_idle_share, env_idle_share, score_idle_share, update_idle_share,
@@ -83,7 +83,7 @@ seconds, `_share` is 0..1. A key is left out, or None, where there is nothing to
                         trained tokens of every age (versions since they were sampled) before the step: age.N.tokens,
                         age.N.ratio (mean), age.N.kl (k3, nats), age.N.ess (effective sample size, share of tokens)
     update.skipped      update, updates, version, dropped, skipped_tasks, dropped.*, masked.*, pools.* as above,
-                        solved_share, reward_mean, reason ("empty")
+                        solved_share, reward_mean, seconds_s, reason ("empty")
     checkpoint.saved    update, version, path, seconds_s
     checkpoint.best     label (of the evaluation that no version did better in), update, version, solved, total,
                         solved_share, path (it stays until another one is the best)

@@ -87,7 +87,9 @@ class EnoughValid:
     """Drops groups in which too many rollouts failed. Those that did train are counted, failures never vote."""
 
     group_size: int
-    """Rollouts that a group begins with; forks come on top."""
+    """Rollouts that a group begins with; forks, and rollouts in place of forks, come on top."""
+    spare: int = 0
+    """Rollouts beyond them that are started to be cancelled: they are no more that began."""
     min_valid: float
     """Share of all that began, probes not counted, that must be valid."""
     min_rollouts: int
@@ -104,8 +106,8 @@ class EnoughValid:
             return "failed"
         if valid < self.min_rollouts:
             return "singleton"
-        forks = {r.index for r in group.rollouts.values() if r.forked_from is not None and not r.probe}
-        begun = self.group_size + sum(index >= self.group_size for index in forks)
+        first = self.group_size + self.spare
+        begun = self.group_size + len({r.index for r in group.rollouts.values() if r.index >= first and not r.probe})
         if valid < math.ceil(self.min_valid * begun - 1e-9):
             return "min_valid"
         return None

@@ -100,7 +100,10 @@ class LoopReport:
 
 def default_filters(config: PipelineConfig, *, rewards: Rewards, min_rollouts: int) -> tuple[Filter, ...]:
     """Enough valid rollouts, then what the config names: first what masks."""
-    enough = EnoughValid(group_size=config.group_size, min_valid=config.min_valid, min_rollouts=min_rollouts)
+    enough = EnoughValid(
+        group_size=config.group_size, spare=config.spare_rollouts, min_valid=config.min_valid,
+        min_rollouts=min_rollouts,
+    )
     plans = sorted(config.filters, key=lambda plan: not plan.masking)
     named = [plan.begin(rewards=rewards, min_rollouts=min_rollouts) for plan in plans]
     return (enough, *(one for one in named if one is not None))

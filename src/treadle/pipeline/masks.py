@@ -20,8 +20,9 @@ from treadle.pipeline.filters import DropEqualRewards, Filter, FilterPlan
 from treadle.trajectory.group import Group, Rollout
 from treadle.trajectory.segment import Segment
 
-LIMITS = ("turns", "tokens", "context", "env")
-"""Limits that end a rollout: its turns, the tokens of one turn, its context, the environment's own."""
+LIMITS = ("turns", "tokens", "context", "env", "budget")
+"""Limits that end a rollout: its turns, the tokens of one turn, its context, the environment's own, its part of
+`branching.tokens_per_group`."""
 PARTS = ("text", "code", "call")
 """Parts of a turn that may be an action."""
 
@@ -150,8 +151,9 @@ class MaskOverlong:
     masking: ClassVar[bool] = True
 
     limits: tuple[str, ...] = LIMITS
-    """Of `turns`, `tokens` (of one turn), `context` and `env` (the environment's own). Where `pipeline.horizon` cuts
-    rollouts off on purpose, `turns` does not belong here."""
+    """Of `turns`, `tokens` (of one turn), `context`, `env` (the environment's own) and `budget` (its part of
+    `branching.tokens_per_group`). Where `pipeline.horizon` cuts rollouts off on purpose, `turns` does not belong here,
+    and where `branching.reserve_tokens` does, `budget` does not."""
 
     def __post_init__(self) -> None:
         _check("overlong.limits", self.limits, LIMITS)

@@ -244,13 +244,13 @@ class _Reading:
         found: list[Mapping[str, Value]] = []
         for number, event in self.events["evaluation.done"]:
             values = dict(event.values)
-            if values["label"] == "final" and values["update"] != self.updates:
+            if values["label"] == "final" and self.length != self.updates:
                 label = values["label"] = f"update-{values['update']}"
                 retold[number] = replace(event, values=values)
                 renamed |= {g: f"{label}-{g.rpartition('-')[2]}" for g in self.keys if FINAL.fullmatch(g)}
             found.append(values)
         for number, event in self.events["checkpoint.best"]:
-            if event.values["label"] == "final" and event.values["update"] != self.updates:
+            if event.values["label"] == "final" and self.length != self.updates:
                 retold[number] = replace(event, values={**event.values, "label": f"update-{event.values['update']}"})
         return retold, renamed, found
 

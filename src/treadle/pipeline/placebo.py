@@ -62,4 +62,7 @@ def _own(group: Group, probe: Rollout) -> float:
 
 
 def _paid(group: Group, rollout: Rollout, value: float) -> RewardRecord:
-    return RewardRecord(rollout=rollout.id, segment=group.actions(rollout.id)[-1].id, name="placebo", value=value)
+    """On its last action; where all of them are mere context, because they are too old, where it ends."""
+    acted = group.actions(rollout.id)
+    segment = acted[-1].id if acted else rollout.leaves[-1]
+    return RewardRecord(rollout=rollout.id, segment=segment, name="placebo", value=value)

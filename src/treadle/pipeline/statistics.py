@@ -115,9 +115,12 @@ def counts(what: str, reasons: Mapping[str, int]) -> dict[str, Value]:
 class Pace:
     """Seconds per update, and what follows from them."""
 
-    def __init__(self, updates: int) -> None:
-        self._updates = updates
+    def __init__(self, updates: int, *, tokens: int | None = None) -> None:
+        """Of a run that ends after so many updates, or so many sampled tokens."""
+        self._updates, self._tokens = updates, tokens
         self._seconds: list[float] = []
+        self.spent = 0
+        """Tokens that were sampled for all updates so far."""
 
     def skipped(self, seconds: float) -> None:
         """An empty batch took this long."""
@@ -129,8 +132,15 @@ class Pace:
         tokens = window.counts.get("tokens", 0.0)
         recent = self._seconds[-RECENT:]
         return {
-            "seconds_s": window.seconds, "eta_s": sum(recent) / len(recent) * (self._updates - number),
+            "seconds_s": window.seconds, "eta_s": sum(recent) / len(recent) * self._left(number),
             "tokens_generated": int(tokens), "tokens_per_s": tokens / window.seconds if window.seconds > 0 else 0.0,
             "failed": int(window.counts.get("failed", 0)), "retries": int(window.counts.get("retries", 0)),
             "regime": window.regime, **{f"{stage}_idle_share": window.idle_share(stage) for stage in STAGES},
         }
+
+    def _left(self, number: int) -> int:
+        """Updates after this one; where tokens end the run, as many as they pay for, at their mean so far."""
+        left = self._updates - number
+        if self._tokens is None or not self.spent:
+            return left
+        return min(left, round(max(self._tokens - self.spent, 0) * number / self.spent))

@@ -53,7 +53,7 @@ class UpdatePump:
         self.transform = transform
         self.worst_staleness = 0
         """Worst staleness that was ever trained on."""
-        self.pace = Pace(config.updates)
+        self.pace = Pace(config.updates, tokens=config.tokens)
         self.divergence = Divergence(most=config.skipped_updates)
         """Updates whose gradient was not finite; replayed ones stop nothing."""
         self._failed_batches = 0
@@ -90,6 +90,7 @@ class UpdatePump:
             self.schedule.closed(entry)
         board.learned = number
         board.tokens += sum(self.ledger.spent(entry.group) for entry in batch)
+        self.pace.spent = board.tokens
         if report is not None and not report.skipped:
             await self._load(board, number, report.version)
         for entry, stale in zip(ready, staleness, strict=True):
@@ -180,7 +181,7 @@ class UpdatePump:
             self.pace.skipped(window.seconds)
             self.ledger.tell("update.skipped", {
                 "update": number, "updates": self.config.updates, "version": self.trainer.version,
-                "reason": "empty", **facts.short(), **pools,
+                "reason": "empty", "seconds_s": window.seconds, **facts.short(), **pools,
             })
             return
         self.ledger.tell("update.done", {

@@ -11,6 +11,7 @@ from treadle.learner.config import LearnerConfig
 from treadle.learner.prm import PrmFit, PrmReport, PrmTrainer
 from treadle.models.policy import Policy
 from treadle.models.source import resolve
+from treadle.pipeline.past import TICKET
 from treadle.recipes.chosen import END, chosen_checkpoint
 from treadle.recipes.folder import RunFolder
 from treadle.trajectory.forest import Forest
@@ -30,12 +31,14 @@ def make_prm(
 ) -> Prm:
     """Fit a head on the values of a run's stored nodes, and write it to `out`, or to `prm` in the run's folder.
 
+    The nodes are those of the groups that training played: what a version was chosen by, or demonstrated, teaches none.
+
     Raises ConfigError when the folder is no run, or holds too few groups that were scored, ModelError, StoreError.
     """
     folder = RunFolder.existing(run)
     forests = [
         forest for group in read_groups(folder.database, split="train")
-        if len(forest := Forest.of([group])) and forest.policy.any()
+        if TICKET.fullmatch(group.key.id) and len(forest := Forest.of([group]))
     ]
     if not forests:
         raise ConfigError(f"prm: {folder.path} holds no group that was scored; train first")

@@ -101,7 +101,7 @@ async def _replay(recipe: Recipe, folder: RunFolder, brake: Brake) -> Replayed |
         if result.reason != "done":
             return None
         return Replayed(
-            updates=recipe.pipeline.updates, tokens=record.tokens, differing=record.differing, first=record.first,
+            updates=len(run.past.batches), tokens=record.tokens, differing=record.differing, first=record.first,
             same_weights=_same(folder.newest_checkpoint, copy.newest_checkpoint),
         )
 

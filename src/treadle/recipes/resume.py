@@ -168,7 +168,13 @@ def _said(flat: Mapping[str, object], key: str) -> str:
 def _refuse_finished(folder: RunFolder, recipe: Recipe) -> None:
     if not is_done(folder):
         return
-    begun = _flat(read_toml(folder.recipe))
+    begun, most = _flat(read_toml(folder.recipe)), recipe.pipeline.tokens
+    updates = [event.values.get("updates") for event in read_events(folder.database, prefix="run.done")][-1]
+    if most is not None and _grown(updates, begun.get("pipeline.updates"))[0]:
+        raise ConfigError(
+            f"{folder.path} is done: pipeline.tokens={most} were sampled after {updates} updates, and that cannot "
+            f"change in the middle of a run: start a new run, or evaluate it with `treadle eval {folder.path}`"
+        )
     if not _grown(begun.get("pipeline.updates"), recipe.pipeline.updates)[0]:
         raise ConfigError(
             f"{folder.path} is done, all of its {recipe.pipeline.updates} updates: nothing is left to do; set "

@@ -264,7 +264,7 @@ class Run:
             await self.measures.stage("coldstart")
         if recipe.pipeline.updates and not self._stopping:
             await self._reinforce()
-            await self.measures.stage("final", update=recipe.pipeline.updates)
+            await self.measures.stage("final", update=self._updates)
         if (saver := self.measures.saver) is not None:  # a version that is saved already is not saved again
             await saver.save(update=0)
 

@@ -236,7 +236,9 @@ class _Run:
                 spare=config.spare_rollouts,
             ),
             trainer=self.learner, engine=self.fleet, ledger=ledger, thread=self.thread,
-            filters=(EnoughValid(group_size=config.group_size, min_valid=config.min_valid, min_rollouts=1),),
+            filters=(EnoughValid(
+                group_size=config.group_size, spare=config.spare_rollouts, min_valid=config.min_valid, min_rollouts=1,
+            ),),
         ))
 
     async def play(self) -> None:
