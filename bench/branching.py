@@ -23,7 +23,7 @@ from bench.branching_record import Played, record
 from bench.machine import machine, steal_s
 from treadle.trajectory.store import read_events
 
-LINE = "independent rollouts (grpo) against forks (tree_pg, gigpo) at one token budget (under an hour; resumable)"
+LINE = "independent rollouts (grpo) against forks (tree_pg, gigpo) at one token budget (100 minutes; resumable)"
 RUNS = Path("runs/bench-branching")
 TASKS_FROM = ("world.train_levels=hard", "world.heldout_levels=hard")
 COLD = (*TASKS_FROM, "pipeline.updates=0", "pipeline.evaluate_every=0", "pipeline.finish=last", "evaluation=none",
