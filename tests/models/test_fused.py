@@ -14,6 +14,7 @@ from treadle.learner.footprint import kept_per_token
 from treadle.models import CausalPlan, Policy
 from treadle.models.embedding import _Embedding
 from treadle.models.fused import _Layer
+from treadle.models.linear import FOUND
 from treadle.models.lora import Adapters, linear_layers
 
 Build = Callable[..., Path]
@@ -102,12 +103,63 @@ def test_the_same_tokens_give_the_same_bits(loaded: Policy) -> None:
     assert all(torch.equal(gradient, second[name]) for name, gradient in first.items())
 
 
-def test_without_gradients_a_forward_is_the_plain_one_to_the_last_bit(loaded: Policy) -> None:
+@pytest.mark.parametrize("rows", [1, 3, TOKENS])
+def test_without_gradients_a_forward_is_the_plain_one(loaded: Policy, rows: int) -> None:
+    at = torch.arange(rows)
+    with torch.inference_mode():
+        found = loaded.hidden(at, at, CausalPlan())
+        plainly(loaded)
+        torch.testing.assert_close(found, loaded.hidden(at, at, CausalPlan()), rtol=1e-5, atol=1e-6)
+
+
+def test_without_gradients_in_double_precision_it_is_the_same_to_twelve_digits(loaded: Policy) -> None:
+    double(loaded)
     at = torch.arange(TOKENS)
     with torch.inference_mode():
         found = loaded.hidden(at, at, CausalPlan())
         plainly(loaded)
-        assert torch.equal(found, loaded.hidden(at, at, CausalPlan()))
+        torch.testing.assert_close(found, loaded.hidden(at, at, CausalPlan()), rtol=1e-12, atol=1e-13)
+
+
+def test_without_gradients_a_layer_makes_four_products_and_half_the_operations(loaded: Policy) -> None:
+    def counted() -> dict[str, int]:
+        at = torch.arange(TOKENS)
+        with torch.inference_mode():
+            loaded.hidden(at, at, CausalPlan())  # makes the copies
+            with torch.profiler.profile() as seen:
+                loaded.hidden(at, at, CausalPlan())
+        return {event.key: event.count for event in seen.key_averages() if event.key.count("::") == 1}
+
+    few = counted()
+    plainly(loaded)
+    many = counted()
+    if FOUND is not None:
+        key = "mkldnn::_linear_pointwise"
+        assert (few[key], many[key]) == (4 * loaded.dims.layers, 7 * loaded.dims.layers)
+    arithmetic = ("aten::mul", "aten::add", "aten::neg", "aten::cat", "aten::pow", "aten::mean", "aten::rsqrt")
+    assert 2 * sum(few.get(key, 0) for key in arithmetic) < sum(many.get(key, 0) for key in arithmetic)
+
+
+def test_copies_are_those_of_the_joined_products_alone(loaded: Policy) -> None:
+    """What the proof at load read is not kept beside them."""
+    at = torch.arange(TOKENS)
+    with torch.inference_mode():
+        loaded.logits(loaded.hidden(at, at, CausalPlan()))
+    linear = [part for part in loaded.module.modules() if isinstance(part, nn.Linear)]
+    kept = [part for part in linear if part.forward._copies]
+    assert len(kept) == (2 * loaded.dims.layers + 1) * (FOUND is not None)  # o, down; the head
+
+
+def test_a_step_is_seen_by_joined_products(loaded: Policy) -> None:
+    at = torch.arange(TOKENS)
+    for _ in range(2):
+        with torch.inference_mode():
+            found = loaded.hidden(at, at, CausalPlan())
+        torch.testing.assert_close(found, loaded.hidden(at, at, CausalPlan()), rtol=1e-5, atol=1e-6)
+        gradients(loaded)
+        with loaded.gate.write("step"):
+            torch.optim.AdamW(loaded.module.parameters(), lr=0.1, fused=True).step()
+            loaded.version += 1
 
 
 @pytest.mark.parametrize("top_layers", [1, 2])

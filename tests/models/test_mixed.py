@@ -166,7 +166,7 @@ def test_adapters_of_rounded_products_stay_exact(mixed: Policy) -> None:
 
 def test_frozen_layers_keep_their_copies_through_a_step(mixed: Policy) -> None:
     mixed.train(1)
-    low, high = (part.mlp.up_proj.forward for part in mixed.module.model.layers)
+    low, high = (part.mlp.down_proj.forward for part in mixed.module.model.layers)
 
     def held() -> tuple[Any, Any]:
         with torch.no_grad():

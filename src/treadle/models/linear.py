@@ -23,7 +23,7 @@ gradients are recorded a float32 weight is read in place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,8 +92,8 @@ class Product:
     def copied_bytes(self) -> int:
         """Of all copies, once they are made."""
         rounded = self._format is not None
-        plain = rounded and (self.weight.requires_grad or not self._packed)
-        return self.weight.numel() * (self._format or self.weight.dtype).itemsize * (int(self._packed) + int(plain))
+        plain = rounded and (self.weight.requires_grad or not self.packed)
+        return self.weight.numel() * (self._format or self.weight.dtype).itemsize * (int(self.packed) + int(plain))
 
     def changed(self) -> None:
         """The weight changed uncounted, if it trains."""
@@ -133,16 +133,18 @@ class Product:
         if torch.is_grad_enabled() and (states.requires_grad or weight.requires_grad):
             recorded: Tensor = _Recorded.apply(states, weight, bias, self)  # type: ignore[no-untyped-call]
             return recorded
-        return self.whole(states, self._copy(packed=True) if self._packed else self._plain())
+        return self.whole(states)
 
-    def whole(self, states: Tensor, factor: Tensor | None = None) -> Tensor:
+    def whole(self, states: Tensor, *, packed: bool = True) -> Tensor:
         """[..., in] to [..., out] in the format of the states, bias added. Records no gradients.
 
-        `factor` is the weight in the products' format, None takes it as it lies.
+        `packed` lets it read a copy of the weight in oneDNN's order.
         """
-        bias, factor = self._layer.bias, self._plain() if factor is None else factor
-        if self._format is None:
-            assert FOUND is not None, "PyTorch's own product is taken before"
+        bias = self._layer.bias
+        if self._format is None and (FOUND is None or not _fits(states, self.weight)):
+            return nn.functional.linear(states, self.weight, bias)
+        factor = self._copy(packed=True) if packed and self.packed else self._plain()
+        if self._format is None and FOUND is not None:
             return FOUND[0](states, factor, bias, "none", [], "")
         out = multiply(self.narrow(states), factor).to(states.dtype)
         return out if bias is None else out.add_(bias)
@@ -153,7 +155,17 @@ class Product:
         return self.half if self.weight.dtype == torch.float32 else None
 
     @property
-    def _packed(self) -> bool:
+    def key(self) -> tuple[object, ...]:
+        """Changes with the weight, where it lies, and the products' format."""
+        weight = self.weight
+        return (weight.data_ptr(), weight._version, self._edition, self._format)
+
+    def forget(self) -> None:
+        """Keep no copy."""
+        self._copies.clear()
+
+    @property
+    def packed(self) -> bool:
         """Whether forwards that record no gradients read a copy in oneDNN's order."""
         return self._packs and self.weight.dtype == torch.float32 and self.weight.device.type == "cpu"
 
@@ -163,16 +175,36 @@ class Product:
 
     def _copy(self, *, packed: bool) -> Tensor:
         """A copy in the products' format. Two threads may both make it; either is right."""
-        weight, dtype = self.weight, self._format
-        key = (weight.data_ptr(), weight._version, self._edition, dtype)
-        held = self._copies.get(packed)
+        held, key = self._copies.get(packed), self.key
         if held is None or held[0] != key:
-            with torch.inference_mode(False), torch.no_grad():
-                made = weight.detach() if dtype is None else weight.detach().to(dtype)
-                if packed and FOUND is not None:
-                    made = FOUND[1](made, ROWS)
-            held = self._copies[packed] = (key, made)
+            held = self._copies[packed] = (key, _copied([self], packed=packed))
         return held[1]
+
+
+class Joint:
+    """Products of the same states, made as one where their weights are copied anyway: fewer, larger calls."""
+
+    def __init__(self, products: Sequence[Product]) -> None:
+        """Of layers without bias that take the same states."""
+        self._products = tuple(products)
+        self._copy: tuple[tuple[object, ...], Tensor] | None = None
+
+    def whole(self, states: Tensor) -> Tensor:
+        """states [..., in] to [..., all out], side by side, in the format of the states. Records no gradients."""
+        if not all(product.packed for product in self._products):
+            return torch.cat([product.whole(states) for product in self._products], -1)
+        key = tuple(product.key for product in self._products)
+        if self._copy is None or self._copy[0] != key:
+            self._copy = (key, _copied(self._products, packed=True))
+        return multiply(self._products[0].narrow(states), self._copy[1]).to(states.dtype)
+
+
+def _copied(products: Sequence[Product], *, packed: bool) -> Tensor:
+    """A copy of weights, one below the other, in the products' format."""
+    with torch.inference_mode(False), torch.no_grad():
+        weights = [product.narrow(product.weight.detach()) for product in products]
+        made = weights[0] if len(weights) == 1 else torch.cat(weights)
+        return FOUND[1](made, ROWS) if packed and FOUND is not None else made
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +222,11 @@ class Weights:
         """Say that what trains changed in a way that PyTorch does not count. Not while a forward runs."""
         for product in self.products.values():
             product.changed()
+
+    def forget(self) -> None:
+        """Keep no copies: those that are used are made again."""
+        for product in self.products.values():
+            product.forget()
 
     def mix(self, half: torch.dtype, layers: Iterable[nn.Module]) -> None:
         """Round the factors of these layers' products, and of no others'."""
@@ -216,7 +253,7 @@ class _Recorded(torch.autograd.Function):
         """[..., in] to [..., out]."""
         ctx.save_for_backward(product.narrow(states), weight)
         ctx.product = product
-        return product.whole(states)
+        return product.whole(states, packed=False)
 
     @staticmethod
     @once_differentiable

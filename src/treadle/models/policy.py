@@ -105,13 +105,14 @@ class Policy:
         """The number format that factors of products are rounded to; None multiplies weights as they are."""
         self._version = 0
         self._weights = quicken(module)
-        fuse(module, self._weights)
         add_in_place(module)
         self._body = module.get_decoder()
         self._head = module.get_output_embeddings()
         self._scaling = Scaling.of(module.config.get_text_config(decoder=True))
         self.dims: Dims = prove(name, module, self, context)
         """Measured on the model itself."""
+        fuse(module, self._weights)  # the proof is of the model as it was written
+        self._weights.forget()
 
     @classmethod
     def load(
