@@ -39,7 +39,7 @@ def test_help_loads_neither_numpy_nor_torch():
 def test_train_without_a_recipe_says_what_it_needs(treadle):
     said = treadle("train")
     assert said.code == 2
-    assert "got no recipe, expected one, or a run folder to resume" in said.err
+    assert "got no recipe, expected shell, shell-smoke, FILE.py[:FUNCTION], or --resume RUN" in said.err
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from treadle.learner.config import LearnerConfig
 from treadle.learner.learner import Learner
 from treadle.learner.pack import PackedBatch, pack
 from treadle.models import CausalPlan, Policy, build_tiny
+from treadle.models.linear import FOUND
 from treadle.models.published import publish, sums, take
 from treadle.testing.random_forests import Growth, random_groups
 from treadle.trajectory.forest import Forest
@@ -60,8 +61,8 @@ def test_an_update_moves_adapters_alone(folder: Path, top_layers: int | None, co
     policy = Policy.load(folder)
     plain = logits(policy)
     learner = Learner(policy, LearnerConfig(lr=1e-2, lora_rank=4, top_layers=top_layers))
-    assert torch.equal(logits(policy), plain)  # B is zero at first
-    before = tensors(policy)
+    torch.testing.assert_close(logits(policy), plain, rtol=1e-5, atol=1e-6)  # B is zero at first
+    before, unmoved = tensors(policy), logits(policy)
     report = learner.update(packs(), PpoClip())
     learner.update(packs(), PpoClip())  # the first one has no gradient for A: B is zero
     changed = {name for name, tensor in tensors(policy).items() if not torch.equal(tensor, before[name])}
@@ -69,7 +70,7 @@ def test_an_update_moves_adapters_alone(folder: Path, top_layers: int | None, co
     assert len(changed) == 2 * LINEAR * count
     assert all(name.endswith(("lora_a", "lora_b")) for name in changed)
     assert all(f"layers.{layer}." in "".join(changed) for layer in range(3 - count, 3))
-    assert not torch.equal(logits(policy), plain)
+    assert float((logits(policy) - unmoved).abs().max()) > 1e-3
 
 
 def test_the_quickened_product_and_the_plain_one_are_the_adapted_layer(folder: Path) -> None:
@@ -84,10 +85,13 @@ def test_copies_of_weights_beside_adapters_stay_good(folder: Path) -> None:
     policy = Policy.load(folder)
     learner = Learner(policy, LORA)
     logits(policy)
-    held = [forward._held for forward in policy._weights.forwards]
+    held = {layer: dict(product._copies) for layer, product in policy._weights.products.items()}
+    assert any(held.values()) == (FOUND is not None)
     learner.update(packs(), PpoClip())
     logits(policy)
-    assert all(forward._held is before for forward, before in zip(policy._weights.forwards, held, strict=True))
+    for layer, copies in held.items():
+        kept = policy._weights.products[layer]._copies
+        assert all(kept[order] is copy for order, copy in copies.items())
 
 
 def test_what_is_saved_is_the_merged_model_as_transformers_loads_it(folder: Path, tmp_path: Path) -> None:
@@ -141,8 +145,9 @@ def test_a_model_that_is_restored_has_adapters_that_correct_nothing(folder: Path
     plain = logits(policy)
     policy.save(tmp_path / "plain")
     Learner(policy, LORA).update(packs(), PpoClip())
+    assert float((logits(policy) - plain).abs().max()) > 1e-3
     policy.restore(tmp_path / "plain", version=0)
-    assert torch.equal(logits(policy), plain)
+    torch.testing.assert_close(logits(policy), plain, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("changes", [{"lora_rank": None}, {"lora_rank": 2}, {"top_layers": 1}])

@@ -202,7 +202,7 @@ def test_a_damaged_checkpoint_is_passed_over_in_one_line(interrupts, capfd, dama
     [
         (["train", "--resume", "nowhere"], 2, "there is no such folder"),
         (["train", "--resume", "."], 2, "got a folder without run.db"),
-        (["train"], 2, "got no recipe, expected one, or a run folder to resume"),
+        (["train"], 2, "got no recipe, expected shell, shell-smoke, FILE.py[:FUNCTION], or --resume RUN"),
     ],
 )
 def test_the_command_line_says_what_is_wrong_in_one_line(capsys, words_, code, said):
