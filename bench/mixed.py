@@ -1,6 +1,6 @@
 """What mixed precision brings and costs: the same work with float32 products and with bfloat16 ones, in turns.
 
-    decode   sampled tokens per second, few rows and many, prompts computed before the clock starts
+    decode   sampled tokens per second, few rows and many, behind the first token
     update   seconds of one update of `limits`, and its rate beside the best product of the same format
     parity   log-probs of what the engine sampled, computed again by the learner's forward (the skew), and by a policy
              with float32 products
@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from bench.decode import sampled
 from bench.limits import counted, packs_of, peak
 from bench.machine import machine
 from treadle.algorithms.losses import PpoClip
@@ -64,7 +65,7 @@ def run(args: argparse.Namespace) -> dict[str, object]:
     best: dict[str, list[float]] = {name: [] for name in FORMATS}
     for repeat in range(args.repeats + 1):  # the first makes copies and counts nowhere
         for name, policy in policies.items():
-            rates = {rows: asyncio.run(_decoded(policy, rows, args)) for rows in ROWS}
+            rates = {rows: _decoded(policy, rows, args) for rows in ROWS}
             begun = time.perf_counter()
             learners[name].update(packs, PpoClip())
             seconds = time.perf_counter() - begun
@@ -92,14 +93,11 @@ def run(args: argparse.Namespace) -> dict[str, object]:
     }
 
 
-async def _decoded(policy: Policy, rows: int, args: argparse.Namespace) -> float:
-    """Tokens per second of `rows` rollouts of one prompt."""
-    prompt = np.random.default_rng(0).integers(100, policy.dims.vocab, args.prompt).astype(np.int32)
-    async with _engine(policy, rows) as engine:
-        await engine.generate(_request(prompt, 0, 0, tokens=1))
-        begun = time.perf_counter()
-        await asyncio.gather(*(engine.generate(_request(prompt, 0, 1 + i, tokens=args.tokens)) for i in range(rows)))
-        return float(rows * args.tokens / (time.perf_counter() - begun))
+def _decoded(policy: Policy, rows: int, args: argparse.Namespace) -> float:
+    """Tokens per second of `rows` rollouts of one prompt, behind the first token."""
+    prompt = np.random.default_rng(0).integers(100, policy.dims.vocab, (1, args.prompt)).astype(np.int64)
+    first, whole = (asyncio.run(sampled(policy, prompt, rows, tokens)) for tokens in (1, args.tokens))
+    return float(rows * (args.tokens - 1) / (whole - first))
 
 
 def _parity(policy: Policy, full: Policy) -> dict[str, float]:
@@ -107,15 +105,19 @@ def _parity(policy: Policy, full: Policy) -> dict[str, float]:
     encode = Tokens.load(policy.folder).encode
     prompts = [np.asarray(encode(text), dtype=np.int32) for text in PROMPTS]
 
-    async def sampled() -> Sequence[Completion]:
-        async with _engine(policy, 8 * len(prompts)) as engine:
+    async def continued() -> Sequence[Completion]:
+        config = EngineConfig(slots=8 * len(prompts), context=512, kv_budget_tokens=64 * 1024)
+        async with LocalEngine(policy, config) as engine:
             return await asyncio.gather(*(
-                engine.generate(_request(prompt, group, i, tokens=24))
-                for group, prompt in enumerate(prompts) for i in range(8)
+                engine.generate(Request(
+                    prompt=prompt, sampling=Sampling(max_tokens=24), stream=Stream(0).at(group, place),
+                    cache=CacheHint(rollout=f"{group}.{place}", trunk=f"t{group}", trunk_len=len(prompt)),
+                ))
+                for group, prompt in enumerate(prompts) for place in range(8)
             ))
 
     skew, gap = [], []
-    for number, done in enumerate(asyncio.run(sampled())):
+    for number, done in enumerate(asyncio.run(continued())):
         prompt = prompts[number // 8]
         ids = np.concatenate([prompt, done.ids]).astype(np.int64)
         skew.append(np.abs(_scored(policy, ids, len(prompt), records=True) - done.logprobs))
@@ -140,13 +142,3 @@ def _scored(policy: Policy, ids: NDArray[np.int64], after: int, *, records: bool
 
     return compute.run(work)
 
-
-def _engine(policy: Policy, rows: int) -> LocalEngine:
-    return LocalEngine(policy, EngineConfig(slots=rows, context=512, kv_budget_tokens=64 * 1024))
-
-
-def _request(prompt: NDArray[np.int32], group: int, place: int, *, tokens: int) -> Request:
-    return Request(
-        prompt=prompt, sampling=Sampling(max_tokens=tokens), stream=Stream(0).at(group, place),
-        cache=CacheHint(rollout=f"{group}.{place}", trunk=f"t{group}", trunk_len=len(prompt)),
-    )

@@ -35,7 +35,7 @@ from transformers.activations import ACT2FN
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm
 from transformers.models.mistral.modeling_mistral import MistralDecoderLayer, MistralRMSNorm
 
-from treadle.models.linear import Joint, Product, Weights
+from treadle.models.linear import Product, Weights
 from treadle.models.lora import adapted
 
 LAYERS: tuple[type, ...] = (LlamaDecoderLayer, MistralDecoderLayer)
@@ -53,8 +53,17 @@ SILU = (nn.SiLU, type(ACT2FN["silu"]))
 def fuse(module: nn.Module, weights: Weights) -> None:
     """Let the layers of `module` that are known take this way, with the products of its `weights`."""
     for layer in module.modules():
-        if type(layer) in LAYERS:
+        if type(layer) in LAYERS and all(linear in weights.products for linear in _linear(layer)):
             layer.forward = _Layer(layer, layer.forward, weights)
+
+
+def _linear(layer: Any) -> list[nn.Linear]:
+    """The linear layers of a known layer, in the order of `_Parts`."""
+    attention, block = layer.self_attn, layer.mlp
+    return [
+        attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj, block.gate_proj, block.up_proj,
+        block.down_proj,
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +111,10 @@ class _Layer:
     def __init__(self, layer: Any, forward: Callable[..., Any], weights: Weights) -> None:
         self._layer = layer
         self._plain = forward
-        self._weights = weights
-        linear = [layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj, layer.self_attn.o_proj]
-        self._linear = [*linear, layer.mlp.gate_proj, layer.mlp.up_proj, layer.mlp.down_proj]
-        products = [weights.products[each] for each in self._linear if each in weights.products]
-        self._joined = (Joint(products[:3]), Joint(products[4:6])) if len(products) == len(self._linear) else None
+        self._inside = [part for part in layer.modules() if part is not layer]
+        self._linear = _linear(layer)
+        self._products = [weights.products[each] for each in self._linear]
+        self._qkv, self._gate_up = weights.joined(self._products[:3]), weights.joined(self._products[4:6])
 
     def __call__(self, hidden_states: Tensor, **given: Any) -> Tensor:
         plan, turn = given.get("plan"), given.get("position_embeddings")
@@ -128,41 +136,38 @@ class _Layer:
 
     def _unrecorded(self, states: Tensor, parts: _Parts, plan: Any, cos: Tensor, sin: Tensor) -> Tensor:
         """[T, hidden] to [T, hidden], nothing kept."""
-        assert self._joined is not None
         attention, count, dim = self._layer.self_attn, len(states), parts.head_dim
-        heads = self._joined[0].whole(parts.before(states)[0]).view(count, -1, dim)
+        heads = self._qkv.whole(parts.before(states)[0]).view(count, -1, dim)
         queries, keys = len(parts.q.weight) // dim, len(parts.k.weight) // dim
         turned, values = _turned(heads[:, : queries + keys], cos, sin), heads[:, queries + keys :]
         q, k, v = (x.transpose(0, 1)[None] for x in (turned[:, :queries], turned[:, queries:], values))
         seen = plan.attend(attention.layer_idx, q, k, v, attention.scaling)[0].reshape(count, -1)
         states = parts.o.whole(seen).add_(states)
-        gate, up = self._joined[1].whole(parts.between(states)[0]).chunk(2, -1)
+        gate, up = self._gate_up.whole(parts.between(states)[0]).chunk(2, -1)
         return parts.down.whole(silu(gate).mul_(up)).add_(states)
 
     def _parts(self, states: Tensor) -> _Parts | None:
         """None where the layer is more than what is known here."""
         layer = self._layer
-        if states.device.type != "cpu" or len(states) != 1 or any(map(_heard, layer.modules())):
+        if states.device.type != "cpu" or len(states) != 1 or any(map(_heard, self._inside)):
             return None
         before, between = _norm(layer.input_layernorm, states), _norm(layer.post_attention_layernorm, states)
         if before is None or between is None or type(layer.mlp.act_fn) not in SILU:
             return None
-        products = [self._weights.products.get(linear) for linear in self._linear]
-        weights = [linear.weight for linear in self._linear]
+        weights = [product.weight for product in self._products]
         tensors = [before.scale, between.scale, *weights]
         alike = all(t.dtype == states.dtype and t.requires_grad == weights[0].requires_grad for t in tensors)
         plain = all(linear.bias is None and not adapted(linear) for linear in self._linear)
-        known = [product for product in products if product is not None]
-        if not (alike and plain) or len(known) < len(products):
+        if not (alike and plain):
             return None
-        q, k, v, o, gate, up, down = known
+        q, k, v, o, gate, up, down = self._products
         return _Parts(before, q, k, v, o, between, gate, up, down, layer.self_attn.head_dim)
 
 
 def _heard(part: nn.Module) -> bool:
     """Whether somebody listens to a part of a layer."""
     listens = part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks
-    return bool(listens) and type(part) not in LAYERS
+    return bool(listens)
 
 
 def _norm(norm: Any, states: Tensor) -> _Norm | None:

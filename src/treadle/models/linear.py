@@ -24,7 +24,7 @@ gradients are recorded a float32 weight is read in place.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -189,6 +189,10 @@ class Joint:
         self._products = tuple(products)
         self._copy: tuple[tuple[object, ...], Tensor] | None = None
 
+    def forget(self) -> None:
+        """Keep no copy."""
+        self._copy = None
+
     def whole(self, states: Tensor) -> Tensor:
         """states [..., in] to [..., all out], side by side, in the format of the states. Records no gradients."""
         if not all(product.packed for product in self._products):
@@ -212,10 +216,17 @@ class Weights:
     """The products of one module, by layer."""
 
     products: Mapping[nn.Linear, Product]
+    joints: list[Joint] = field(default_factory=list)
+
+    def joined(self, products: Sequence[Product]) -> Joint:
+        """These products as one."""
+        joint = Joint(products)
+        self.joints.append(joint)
+        return joint
 
     @property
     def copied_bytes(self) -> int:
-        """Of all copies, once they are made."""
+        """Of all copies, once they are made; a joined one takes the place of its parts'."""
         return sum(product.copied_bytes for product in self.products.values())
 
     def changed(self) -> None:
@@ -224,9 +235,11 @@ class Weights:
             product.changed()
 
     def forget(self) -> None:
-        """Keep no copies: those that are used are made again."""
+        """Keep no copies: those that are used are made again. For when others will be used than before."""
         for product in self.products.values():
             product.forget()
+        for joint in self.joints:
+            joint.forget()
 
     def mix(self, half: torch.dtype, layers: Iterable[nn.Module]) -> None:
         """Round the factors of these layers' products, and of no others'."""

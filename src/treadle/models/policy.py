@@ -216,6 +216,7 @@ class Policy:
             parameter.requires_grad_(id(parameter) in wanted)
             if not parameter.requires_grad:
                 parameter.grad = None
+        self._weights.forget()  # adapted layers read others, and frozen ones fewer
         compute.run(lambda: self._remember(0 if top_layers is None else top_layers, memo_tokens))
         return chosen
 

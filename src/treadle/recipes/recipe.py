@@ -277,10 +277,10 @@ class Recipe:
                 f"compute_dtype={self.compute_dtype} contradicts dtype={self.dtype}: products in half precision are "
                 "made of float32 weights; set dtype=float32, or compute_dtype=none"
             )
+        bound = self.learner.max_skew
         for key, value, least, by in (
             ("dtype", self.dtype, HALF_SKEW, "0.04"), ("compute_dtype", self.compute_dtype, MIXED_SKEW, "0.017"),
         ):
-            bound = self.learner.max_skew
             if value == "bfloat16" and bound is not None and bound < least:
                 raise ConfigError(
                     f"{key}=bfloat16 contradicts learner.max_skew={bound:g}: in half precision engine and learner "
